@@ -1,0 +1,90 @@
+"""What an answer's text shows without running it: library calls that would do the exercise for the learner."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+import textwrap
+from types import FunctionType
+from typing import Any
+
+# Names under which notebooks use these modules even where the import is in a cell that isn't at hand.
+_USUAL_ALIASES = {
+    "np": "numpy",
+    "torch": "torch",
+    "F": "torch.nn.functional",
+    "nn": "torch.nn",
+    "scipy": "scipy",
+}
+
+
+def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") -> list[str]:
+    """Full names of the `forbidden` functions that `source` uses, and anything from the course's own `helpers`.
+
+    A forbidden name that begins with a dot, such as ".softmax", is a method of whatever object it is called on.
+    Text that is not Python has no calls: it cannot run either.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    aliases = _USUAL_ALIASES | _imports(context) | _imports(source)
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        name = _dotted_name(node, aliases)
+        if name and (name in forbidden or name.split(".")[0] == "helpers"):
+            found[name] = None
+        elif isinstance(node, ast.Attribute) and f".{node.attr}" in forbidden and _is_method_of_a_value(node, aliases):
+            found[f"the method .{node.attr}"] = None
+    return list(found)
+
+
+def source_of(implementation: Any) -> str | None:
+    """The text of a function or class: its whole cell in a notebook, its definition elsewhere; None if unknown."""
+    functions = [implementation]
+    if inspect.isclass(implementation):
+        functions = list(vars(implementation).values())
+    function = next((value for value in functions if isinstance(value, FunctionType)), None)
+    if function is None:
+        return None
+    if not os.path.exists(function.__code__.co_filename):
+        return "".join(linecache.getlines(function.__code__.co_filename)) or None
+    try:
+        return textwrap.dedent(inspect.getsource(implementation))
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+
+
+def _imports(source: str) -> dict[str, str]:
+    """Local name -> full name for every import in `source`, as far as it can be parsed."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return {}
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                names[item.asname or item.name.split(".")[0]] = item.name if item.asname else item.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for item in node.names:
+                names[item.asname or item.name] = f"{node.module}.{item.name}"
+    return names
+
+
+def _dotted_name(node: ast.AST, aliases: dict[str, str]) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in aliases:
+        return None
+    return ".".join([aliases[node.id], *reversed(parts)])
+
+
+def _is_method_of_a_value(node: ast.Attribute, aliases: dict[str, str]) -> bool:
+    return _dotted_name(node, aliases) is None and not (
+        isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+    )

@@ -1,0 +1,168 @@
+"""The portfolio hands a learner's earlier answer on, or a stand-in with one line; reading notebooks never hangs."""
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from helpers import notebooks, portfolio
+from helpers.checks.__main__ import main
+from helpers.checks.chapter_01_softmax import softmax as stand_in
+
+RIGHT = """
+def softmax(scores, axis=-1):
+    exps = np.exp(scores - np.max(scores, axis=axis, keepdims=True))
+    return exps / total(exps, axis)
+"""
+WRONG = "def softmax(scores, axis=-1):\n    return scores"
+LIBRARY = "import torch\ndef softmax(s, axis=-1):\n    return torch.softmax(torch.tensor(s), axis).numpy()"
+STUB = "def softmax(scores, axis=-1):\n    raise NotImplementedError"
+
+
+def solution(source, grade_id="softmax"):
+    mark = {"grade": False, "grade_id": grade_id, "locked": False, "schema_version": 3, "solution": True, "task": False}
+    return new_code_cell(source, metadata={"nbgrader": mark})
+
+
+def check(grade_id="softmax"):
+    mark = {"grade": True, "grade_id": f"{grade_id}_check", "locked": True, "points": 4, "solution": False}
+    return new_code_cell(f'grade("{grade_id}")', metadata={"nbgrader": mark})
+
+
+def setup():
+    return new_code_cell("%matplotlib inline\nimport numpy as np\nprint('set up')\nraise SystemExit")
+
+
+def helper():
+    return new_code_cell("def total(exps, axis):\n    return exps.sum(axis=axis, keepdims=True)")
+
+
+@pytest.fixture
+def learner(tmp_path, monkeypatch):
+    """A learner in chapter 2 whose chapter 1 holds the given cells."""
+    here = tmp_path / "02_single_head"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def with_cells(*cells):
+        path = tmp_path / "01_softmax" / "01_softmax.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nbformat.write(new_notebook(cells=list(cells)), path)
+        return path
+
+    return with_cells
+
+
+def test_the_learners_own_answer_is_used(learner, capsys):
+    learner(new_markdown_cell("# Chapter 1"), setup(), helper(), solution(RIGHT), check())
+    own = portfolio.load("01_softmax", "softmax")
+    assert own is not stand_in
+    assert own(np.array([0.0, 0.0])).tolist() == [0.5, 0.5]
+    assert capsys.readouterr().out.splitlines() == ["softmax: your own, from chapter 01_softmax."]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ((setup(), solution(WRONG)), "is not right yet"),
+        ((setup(), solution(STUB)), "is not written yet"),
+        ((setup(), solution(RIGHT)), "is not right yet"),  # its helper is missing
+        ((setup(),), "is not defined"),
+        ((setup(), solution("def softmax(:")), "is not defined"),
+        (
+            (setup(), solution("import torch\ndef softmax(s, axis=-1):\n    return torch.softmax(s, axis)")),
+            "is not right",
+        ),
+    ],
+    ids=["wrong", "stub", "incomplete", "missing", "syntax error", "library call"],
+)
+def test_anything_else_gives_the_stand_in_and_one_line(learner, capsys, cells, reason):
+    learner(*cells)
+    assert portfolio.load("01_softmax", "softmax") is stand_in
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "stand-in" in line
+    assert reason in line
+
+
+def test_a_missing_notebook_gives_the_stand_in(learner, capsys):
+    assert portfolio.load("01_softmax", "softmax") is stand_in
+    assert "there is no 01_softmax/01_softmax.ipynb" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', "\xff\xfe"])
+def test_a_broken_notebook_gives_the_stand_in(learner, capsys, content):
+    learner(setup()).write_text(content, encoding="latin-1")
+    assert portfolio.load("01_softmax", "softmax") is stand_in
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_an_edit_counts_at_once(learner):
+    learner(setup(), helper(), solution(STUB))
+    assert portfolio.load("01_softmax", "softmax") is stand_in
+    learner(setup(), helper(), solution(RIGHT))
+    assert portfolio.load("01_softmax", "softmax") is not stand_in
+
+
+def test_a_name_that_is_not_taught(learner):
+    with pytest.raises(ValueError, match="no exercise 'sofmax'"):
+        portfolio.load("01_softmax", "sofmax")
+
+
+def test_bare_calls_and_other_cells_do_not_run(learner):
+    path = learner(new_code_cell("ran = print('x')"), solution("print('also')\nDONE = 1\n" + WRONG))
+    names = notebooks.define(notebooks.read(path)).names
+    assert "ran" not in names
+    assert names["DONE"] == 1
+
+
+def test_a_definition_that_never_ends_is_stopped(learner, monkeypatch):
+    monkeypatch.setattr(notebooks, "TIME_LIMIT", 0.3)
+    path = learner(solution("while True:\n    pass"))
+    assert "TimeoutError" in notebooks.define(notebooks.read(path)).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "ready"),
+    [
+        (STUB, False),
+        ("def softmax(scores):\n    '''Doc.'''\n    # YOUR CODE HERE\n    raise NotImplementedError()", False),
+        (WRONG, True),
+        ("class softmax:\n    def forward(self):\n        raise NotImplementedError", False),
+        ("class softmax:\n    def forward(self):\n        return 1", True),
+        ("", False),
+    ],
+)
+def test_written_tells_stubs_from_answers(capsys, source, ready):
+    names = {"written": notebooks.written}
+    exec(f"{source}\nready = written('softmax')", names)
+    assert names["ready"] is ready
+    assert capsys.readouterr().out == (
+        "" if ready else "softmax is not written yet: this cell will show it once it is.\n"
+    )
+
+
+def test_from_a_shell_all_right_exits_with_0(learner, capsys):
+    path = learner(setup(), helper(), solution(RIGHT), check())
+    assert main([str(path)]) == 0
+    assert "4 of 4" in capsys.readouterr().out
+
+
+def test_from_a_shell_a_mistake_is_named_and_exits_with_1(learner, capsys):
+    path = learner(setup(), solution(RIGHT.replace("total(exps, axis)", "exps.sum()")), check(), check("quiz_01_1"))
+    assert main([str(path), "--seed", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "over_everything" in out
+    assert "quiz_01_1" in out
+
+
+@pytest.mark.parametrize("content", [None, "no notebook"])
+def test_from_a_shell_an_unreadable_file_exits_with_2(learner, capsys, content):
+    path = learner(setup())
+    path.unlink() if content is None else path.write_text(content)
+    assert main([str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_from_a_shell_a_notebook_without_exercises_exits_with_1(learner, capsys):
+    assert main([str(learner(setup()))]) == 1
+    assert "no exercises" in capsys.readouterr().out
