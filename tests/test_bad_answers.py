@@ -317,3 +317,20 @@ def test_nothing_is_left_running(monkeypatch):
     judge_implementation("softmax", leaves_a_process, seed=3)
     time.sleep(0.2)
     assert mark not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("exercise_id", "implementation", "named"),
+    [
+        ("softmax", lambda scores, axis=-1: 0.9 * good_softmax(scores, axis), "rows_do_not_sum_to_1"),
+        ("softmax", lambda scores, axis=-1: np.roll(good_softmax(scores, axis), 1, axis), "order_not_kept"),
+        (
+            "masked_softmax",
+            lambda scores, keep, axis=-1: good_softmax(np.where(keep, scores, -7.3), axis),
+            "hidden_gets_weight",
+        ),
+        ("effective_choices", lambda weights, axis=-1: 9.5 + weights.sum(axis=axis), "choices_out_of_range"),
+    ],
+)
+def test_a_mistake_nobody_listed_still_gets_a_sentence(exercise_id, implementation, named):
+    assert named in judge_implementation(exercise_id, implementation, seed=3).misconceptions

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.checks.exercise import INPUTS_UNCHANGED, Arguments, Case, Exercise, Misconception, Quiz, given
+from helpers.checks.exercise import INPUTS_UNCHANGED, Arguments, Case, Exercise, Law, Misconception, Quiz, given
 
 # Headings of the notebook that cards point to.
 SHARES = "From scores to shares"
@@ -278,6 +278,42 @@ def _with_minus_infinity(rng: np.random.Generator) -> Arguments:
     return given(scores)
 
 
+def _sum_is_not_1(values: Mapping[str, Any], weights: np.ndarray) -> str | None:
+    axis = values.get("axis", -1)
+    kept = np.broadcast_to(values.get("keep", True), weights.shape).any(axis=axis)
+    sums = weights.sum(axis=axis)
+    off = np.flatnonzero(np.ravel(kept & ~np.isclose(sums, 1.0, rtol=1e-4)))
+    if not off.size:
+        return None
+    return f"Along axis {axis} your weights sum to {np.ravel(sums)[off[0]]:.4g}. They are shares of 100 %: they must sum to 1."
+
+
+def _order_is_not_kept(values: Mapping[str, Any], weights: np.ndarray) -> str | None:
+    axis = values.get("axis", -1)
+    scores = np.where(values.get("keep", True), values["scores"], -np.inf)
+    largest = np.take_along_axis(weights, np.argmax(scores, axis=axis, keepdims=True), axis)
+    if (largest >= weights.max(axis=axis, keepdims=True)).all():
+        return None
+    return "The largest score of a row does not get the largest weight in your result."
+
+
+SUMS_TO_1 = Law("rows_do_not_sum_to_1", _sum_is_not_1, SHARES)
+KEEPS_ORDER = Law("order_not_kept", _order_is_not_kept, SHARES)
+
+
+def _hidden_gets_weight(values: Mapping[str, Any], weights: np.ndarray) -> str | None:
+    leaked = float(np.max(np.where(values["keep"], 0.0, weights)))
+    return f"A hidden token gets a weight of {leaked:.3g} in your result. It must get exactly 0." if leaked else None
+
+
+def _outside_1_to_n(values: Mapping[str, Any], choices: np.ndarray) -> str | None:
+    n = np.shape(values["weights"])[values.get("axis", -1)]
+    outside = [float(number) for number in np.ravel(choices) if not 1 - 1e-6 <= number <= n + 1e-6]
+    if not outside:
+        return None
+    return f"Your result says {outside[0]:.3g} choices for a row of {n}: it must lie between 1 and {n}."
+
+
 _SOFTMAX_CALLS = (
     "torch.softmax",
     "torch.log_softmax",
@@ -330,6 +366,7 @@ _softmax = Exercise(
         Case("some scores of minus infinity", "minus infinity gets exactly 0", _with_minus_infinity),
     ),
     misconceptions=SOFTMAX_MISTAKES,
+    laws=(SUMS_TO_1, KEEPS_ORDER),
 )
 
 
@@ -471,6 +508,7 @@ _masked_softmax = Exercise(
             lambda rng: given(_normal(4)(rng), np.zeros(4, dtype=bool)),
         ),
     ),
+    laws=(Law("hidden_gets_weight", _hidden_gets_weight, MASKS), SUMS_TO_1, KEEPS_ORDER),
     misconceptions=(
         Misconception(
             "mask_after_softmax",
@@ -651,6 +689,7 @@ _softmax_with_temperature = Exercise(
         Case("the integer 0", "no temperature of zero or less", lambda rng: given(_normal(3)(rng), 0)),
         Case("minus one", "no temperature of zero or less", lambda rng: given(_normal(2, 3)(rng), -1.0)),
     ),
+    laws=(SUMS_TO_1, KEEPS_ORDER),
     misconceptions=(
         Misconception(
             "multiplied",
@@ -748,6 +787,7 @@ _effective_choices = Exercise(
         Case("down the columns, axis=0", "any axis", _weights(3, 4, axis=0)),
         Case("along the middle, axis=1", "any axis", _weights(2, 3, 4, axis=1)),
     ),
+    laws=(Law("choices_out_of_range", _outside_1_to_n, CHOICES),),
     misconceptions=(
         Misconception(
             "entropy_without_exp",

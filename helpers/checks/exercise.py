@@ -65,6 +65,19 @@ class Misconception:
 
 
 @dataclass(frozen=True)
+class Law:
+    """Something that holds for every right result, for failures that no misconception explains.
+
+    `broken(inputs, value)` gets the case's arguments by name and the learner's result (right in type and shape) and
+    returns a sentence if the law does not hold, else None.
+    """
+
+    id: str
+    broken: Callable[[Mapping[str, Any], Any], str | None]
+    section: str
+
+
+@dataclass(frozen=True)
 class Exercise:
     """A function or class that learners write.
 
@@ -81,6 +94,7 @@ class Exercise:
     families: Mapping[str, float]
     cases: tuple[Case, ...]
     misconceptions: tuple[Misconception, ...] = ()
+    laws: tuple[Law, ...] = ()
     forbidden: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
     exact_zeros: bool = False

@@ -11,7 +11,7 @@ import numpy as np
 from helpers.checks import source as answer_source
 from helpers.checks.comparing import Difference, Outcome, difference
 from helpers.checks.encoding import decode
-from helpers.checks.exercise import INPUTS_UNCHANGED, Exercise, Implementation, Quiz
+from helpers.checks.exercise import INPUTS_UNCHANGED, Exercise, Implementation, Misconception, Quiz
 from helpers.checks.observing import FORMAT, TIME_LIMIT, observe_case
 from helpers.checks.report import Example, Family, Finding, Report, show
 
@@ -110,6 +110,7 @@ class _Judgement:
 
     def __init__(self, exercise: Exercise, observations: Mapping[str, Any], seed: int) -> None:
         self.exercise, self.observations, self.seed = exercise, observations, seed
+        self.wrong_outcomes: dict[tuple[Implementation, int], Outcome] = {}
         self.outcomes = self._read_outcomes()
         self.expected = [
             reference_outcome(exercise, index, exercise.reference, seed) for index in range(len(exercise.cases))
@@ -195,7 +196,17 @@ class _Judgement:
         general = [found for index in unexplained if (found := self._general(index))]
         # Beside a named mistake, NaN is most likely one of its consequences.
         findings += [found for found in general if not findings or found.id != "not_finite"][:1]
-        return tuple(findings)
+        return tuple(findings + self._broken_laws(unexplained))
+
+    def _broken_laws(self, unexplained: list[int]) -> list[Finding]:
+        """A law that the smallest case breaks whose wrong values nothing else explains."""
+        index = next((index for index in unexplained if self.differences[index].kind == "wrong_values"), None)
+        if index is None:
+            return []
+        inputs = self.exercise.named_arguments(index, self.seed)
+        value = self.outcomes[index].value
+        broken = ((law, law.broken(inputs, value)) for law in self.exercise.laws)
+        return [Finding(law.id, text, law.section) for law, text in broken if text][:1]
 
     def _named(self, failing: list[int]) -> tuple[list[Finding], list[int]]:
         """Misconceptions whose results equal the learner's, the one that explains most cases first."""
@@ -203,7 +214,7 @@ class _Judgement:
         matches = {
             number: matched
             for number, mistake in enumerate(mistakes)
-            if (matched := [index for index in failing if self._matches(mistake.implementation, index)])
+            if (matched := self._explained_by(mistake, failing))
         }
         passing = [index for index in range(len(self.exercise.cases)) if index not in failing]
         contradicted = {
@@ -228,17 +239,34 @@ class _Judgement:
             unexplained = [index for index in unexplained if index not in covered]
         return list(named.values()), unexplained
 
+    def _explained_by(self, mistake: Misconception, failing: list[int]) -> list[int]:
+        """The failing cases whose results equal the misconception's; none if it mostly predicts other results.
+
+        Two results can be equal by coincidence where a case is small: softmax of two scores the wrong way round is
+        that of their negatives.
+        """
+        matched = [index for index in failing if self._matches(mistake.implementation, index)]
+        if not matched:
+            return []
+        predicted = [index for index in failing if self._predicts_failure(mistake.implementation, index)]
+        return matched if 2 * len(matched) >= len(predicted) else []
+
     def _predicts_failure(self, implementation: Implementation, index: int) -> bool:
-        wrong = reference_outcome(self.exercise, index, implementation, self.seed)
-        return self._difference(self.expected[index], wrong) is not None
+        return self._difference(self.expected[index], self._wrong_outcome(implementation, index)) is not None
+
+    def _wrong_outcome(self, implementation: Implementation, index: int) -> Outcome:
+        key = (implementation, index)
+        if key not in self.wrong_outcomes:
+            self.wrong_outcomes[key] = reference_outcome(self.exercise, index, implementation, self.seed)
+        return self.wrong_outcomes[key]
 
     def _matches(self, implementation: Implementation, index: int) -> bool:
         if index not in self.differences or self.outcomes[index].kind not in ("returned", "raised"):
             return False
-        wrong = reference_outcome(self.exercise, index, implementation, self.seed)
-        if self._difference(self.expected[index], wrong) is None:
-            return False
+        wrong = self._wrong_outcome(implementation, index)
         if self._difference(wrong, self.outcomes[index], loose=True) is not None:
+            return False
+        if not self._predicts_failure(implementation, index):
             return False
         return self.expected[index].kind != "raised" or self._is_about_errors(implementation)
 
