@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from helpers.checks.report import Example, Family, Finding, Report
+from helpers.checks.report import TO_DO, Example, Family, Finding, Report
 
 # JupyterLab's own variables follow its light and dark themes; the values after the comma serve everywhere else.
 _TEXT = "color:var(--jp-ui-font-color1,#1f2328)"
@@ -41,7 +41,7 @@ def card_html(report: Report) -> str:
     if report.families and not report.passed:
         parts.append(_families(report.families))
     if report.state == "not written" and not report.notes:
-        parts.append(_line("Write the function in the cell above, run that cell, then run this one again."))
+        parts.append(_line(TO_DO))
     parts += [_line(f"Note: {note}" if report.families else note) for note in report.notes]
     return (
         f'<div role="group" aria-label="Report card for {escape(report.exercise, quote=True)}" '

@@ -206,6 +206,14 @@ SOFTMAX_MISTAKES = (
         SHARES,
     ),
     Misconception(
+        "divided_by_maximum",
+        lambda scores, axis=-1: softmax(scores / np.max(scores, axis=axis, keepdims=True), axis),
+        "Your weights equal those of scores divided by their maximum. Dividing changes the differences between "
+        "scores, and "
+        "with them the weights. Subtract the maximum.",
+        LARGE,
+    ),
+    Misconception(
         "not_normalised",
         _not_normalised,
         "Your weights are exp(score - maximum) without the division: a row should sum to 1.",
@@ -285,7 +293,13 @@ def _sum_is_not_1(values: Mapping[str, Any], weights: np.ndarray) -> str | None:
     off = np.flatnonzero(np.ravel(kept & ~np.isclose(sums, 1.0, rtol=1e-4)))
     if not off.size:
         return None
-    return f"Along axis {axis} your weights sum to {np.ravel(sums)[off[0]]:.4g}. They are shares of 100 %: they must sum to 1."
+    total = np.ravel(sums)[off[0]]
+    return f"Along axis {axis} your weights sum to {total:.4g}. They are shares of 100 %: they must sum to 1."
+
+
+def _is_negative(values: Mapping[str, Any], weights: np.ndarray) -> str | None:
+    lowest = float(weights.min())
+    return f"Your result has a weight of {lowest:.3g}. A share of a budget cannot be negative." if lowest < 0 else None
 
 
 def _order_is_not_kept(values: Mapping[str, Any], weights: np.ndarray) -> str | None:
@@ -298,6 +312,7 @@ def _order_is_not_kept(values: Mapping[str, Any], weights: np.ndarray) -> str | 
 
 
 SUMS_TO_1 = Law("rows_do_not_sum_to_1", _sum_is_not_1, SHARES)
+NOT_NEGATIVE = Law("negative_weights", _is_negative, SHARES)
 KEEPS_ORDER = Law("order_not_kept", _order_is_not_kept, SHARES)
 
 
@@ -366,7 +381,7 @@ _softmax = Exercise(
         Case("some scores of minus infinity", "minus infinity gets exactly 0", _with_minus_infinity),
     ),
     misconceptions=SOFTMAX_MISTAKES,
-    laws=(SUMS_TO_1, KEEPS_ORDER),
+    laws=(SUMS_TO_1, NOT_NEGATIVE, KEEPS_ORDER),
 )
 
 
@@ -393,6 +408,18 @@ def _maximum_of_all_nan(scores: np.ndarray, keep: np.ndarray, axis: int = -1) ->
     return powers / powers.sum(axis=axis, keepdims=True)
 
 
+def _any_of_keep(unnoticed: float | None) -> Callable[..., np.ndarray]:
+    """Rows that keep nothing are sought in `keep` as it is; the unnoticed ones get this weight, by default equal shares."""
+
+    def implementation(scores: np.ndarray, keep: np.ndarray, axis: int = -1) -> np.ndarray:
+        weights = masked_softmax(scores, keep, axis)
+        some = np.broadcast_to(keep, scores.shape).any(axis=axis, keepdims=True)
+        share = 1 / scores.shape[axis] if unnoticed is None else unnoticed
+        return np.where(keep.any(axis=axis, keepdims=True), np.where(some, weights, share), 0.0)
+
+    return implementation
+
+
 def _first_slice_only(scores: np.ndarray, keep: np.ndarray, axis: int = -1) -> np.ndarray:
     masked = masked_softmax(scores, keep, axis)
     if scores.ndim < 3:
@@ -414,9 +441,10 @@ _masked_softmax = Exercise(
     forbidden=_SOFTMAX_CALLS,
     exact_zeros=True,
     families={
-        "hidden tokens get 0 and the rest share 100 %": 0.4,
+        "hidden tokens get 0 and the rest share 100 %": 0.35,
         "masks that are smaller than the scores": 0.1,
         "any axis": 0.1,
+        "integer scores": 0.05,
         "very large and very small scores": 0.15,
         "a row that may attend to nothing": 0.15,
         INPUTS_UNCHANGED: 0.1,
@@ -447,7 +475,7 @@ _masked_softmax = Exercise(
         ),
         Case(
             "integer scores",
-            "hidden tokens get 0 and the rest share 100 %",
+            "integer scores",
             lambda rng: given(rng.integers(-4, 5, (2, 3)), np.array([[True, True, False], [False, True, True]])),
         ),
         Case(
@@ -503,12 +531,17 @@ _masked_softmax = Exercise(
             lambda rng: given(_normal(2, 3)(rng), np.array([[True, True, False], [False, False, False]])),
         ),
         Case(
+            "one column of a smaller mask is hidden altogether, axis=1",
+            "a row that may attend to nothing",
+            lambda rng: given(_normal(2, 3, 4)(rng), np.tri(3, 4, 0, dtype=bool), axis=1),
+        ),
+        Case(
             "a single row, hidden altogether",
             "a row that may attend to nothing",
             lambda rng: given(_normal(4)(rng), np.zeros(4, dtype=bool)),
         ),
     ),
-    laws=(Law("hidden_gets_weight", _hidden_gets_weight, MASKS), SUMS_TO_1, KEEPS_ORDER),
+    laws=(Law("hidden_gets_weight", _hidden_gets_weight, MASKS), SUMS_TO_1, NOT_NEGATIVE, KEEPS_ORDER),
     misconceptions=(
         Misconception(
             "mask_after_softmax",
@@ -598,6 +631,18 @@ _masked_softmax = Exercise(
             "score "
             "was so large that exp of the others became 0. Hide first, then take the maximum.",
             MASKS,
+        ),
+        *(
+            Misconception(
+                "looks_at_keep_alone",
+                implementation,
+                "You look along `axis` of `keep` itself. It may have fewer axes than the scores, or a length of 1 "
+                "where it is "
+                "repeated. Look at the masked scores (or at `keep` broadcast to their shape) to find the rows that "
+                "keep nothing.",
+                MASKS,
+            )
+            for implementation in (_any_of_keep(np.nan), _any_of_keep(None))
         ),
         Misconception(
             "mask_on_first_only",
@@ -689,7 +734,7 @@ _softmax_with_temperature = Exercise(
         Case("the integer 0", "no temperature of zero or less", lambda rng: given(_normal(3)(rng), 0)),
         Case("minus one", "no temperature of zero or less", lambda rng: given(_normal(2, 3)(rng), -1.0)),
     ),
-    laws=(SUMS_TO_1, KEEPS_ORDER),
+    laws=(SUMS_TO_1, NOT_NEGATIVE, KEEPS_ORDER),
     misconceptions=(
         Misconception(
             "multiplied",
@@ -837,6 +882,13 @@ _effective_choices = Exercise(
             CHOICES,
         ),
         Misconception(
+            "logarithms_not_weighed",
+            lambda weights, axis=-1: np.exp(-np.log(np.where(weights > 0, weights, 1.0)).sum(axis=axis)),
+            "You add up the logarithms as they are. Each counts for as much as its share: multiply it by the weight "
+            "first.",
+            CHOICES,
+        ),
+        Misconception(
             "inverse_of_squares",
             lambda weights, axis=-1: 1 / (weights**2).sum(axis=axis),
             "You return 1 / sum of squares. It agrees for one-hot and equal shares and differs in between; the "
@@ -911,7 +963,9 @@ _QUIZZES = (
         explanations={
             "A": "Yes. One row has 100 % to spend. Three strong clues must share it; chapter 3 gives each its own row.",
             "B": "The weights of a row sum to 1, so three of them cannot all be 80 %.",
-            "C": "Softmax never gives exactly 0 to a finite score; the weaker clues get less, not nothing.",
+            "C": "Three equal scores get equal weights. And a weaker clue gets less, not nothing, as long as its exp "
+            "is not "
+            "so small that it is rounded to 0.",
             "D": "A higher temperature makes shares more equal. It adds nothing to the budget.",
         },
     ),

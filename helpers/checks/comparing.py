@@ -86,6 +86,8 @@ def difference(
 def _ended(outcome: Outcome) -> str:
     if outcome.kind == "raised":
         return f"raised {outcome.error_type}: {outcome.error['message']}" if outcome.error else "raised an error"
+    if isinstance(outcome.value, Opaque):
+        return f"returned {outcome.value.description}"
     return {"returned": "returned a value", "asked for input": "asked for input"}.get(outcome.kind, outcome.kind)
 
 
@@ -101,7 +103,9 @@ def _error_difference(expected: Outcome, got: Outcome, loose: bool) -> Differenc
 
 
 def _gist(outcome: Outcome) -> str:
-    return re.sub(r"[^a-z ]", "", outcome.error["message"].lower())[:40] if outcome.error else ""
+    """How a message begins, and its numbers: "size 3 is different from 4" says which product did not fit."""
+    message = outcome.error["message"].lower() if outcome.error else ""
+    return re.sub(r"[^a-z ]", "", message)[:40] + ", ".join(re.findall(r"\d+", message))
 
 
 @dataclass(frozen=True)
@@ -175,8 +179,8 @@ class _Comparison:
         wrong_dtype = self._dtypes(expected, got, part)
         if wrong_dtype:
             return wrong_dtype
-        if "b" in (wanted.dtype.kind, array.dtype.kind):
-            wrong = wanted.astype(bool) != array.astype(bool)
+        if wanted.dtype.kind == array.dtype.kind == "b":
+            wrong = wanted != array
         else:
             wrong = ~self._close(wanted, array, str(getattr(expected, "dtype", "")), str(getattr(got, "dtype", "")))
         if not wrong.any():
@@ -228,4 +232,6 @@ def describe(value: Any) -> str:
         return f"a list of {len(value)} values"
     if isinstance(value, dict):
         return "a dict"
+    if isinstance(value, float | np.floating):
+        return f"the number {float(value):.6g}"
     return f"{value!r} (type {type(value).__name__})"

@@ -56,6 +56,8 @@ def encode(value: Any, depth: int = 0) -> Any:
         return {"kind": kind, "items": [encode(item, depth + 1) for item in value]}
     if depth < MAX_DEPTH and isinstance(value, dict) and len(value) <= MAX_ITEMS:
         return {"kind": "dict", "items": [[str(key), encode(item, depth + 1)] for key, item in value.items()]}
+    if isinstance(value, BaseException):
+        return _opaque(f"a {type(value).__name__} that was returned, not raised")
     return _opaque(f"a value of type {type(value).__name__}")
 
 

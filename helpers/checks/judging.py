@@ -193,10 +193,11 @@ class _Judgement:
         findings, unexplained = self._named(self._failing())
         if self.changed:
             findings.append(self._changed_input(min(self.changed)))
+        findings += self._broken_laws(unexplained)
         general = [found for index in unexplained if (found := self._general(index))]
-        # Beside a named mistake, NaN is most likely one of its consequences.
+        # Beside another mistake, NaN is most likely one of its consequences.
         findings += [found for found in general if not findings or found.id != "not_finite"][:1]
-        return tuple(findings + self._broken_laws(unexplained))
+        return tuple(findings)
 
     def _broken_laws(self, unexplained: list[int]) -> list[Finding]:
         """A law that the smallest case breaks whose wrong values nothing else explains."""
@@ -221,7 +222,7 @@ class _Judgement:
             number: sum(self._predicts_failure(mistakes[number].implementation, index) for index in passing)
             for number in matches
         }
-        named: dict[str, Finding] = {}
+        named: dict[str, tuple[Finding, list[int]]] = {}
         unexplained = list(failing)
         while matches:
             best = max(
@@ -235,9 +236,16 @@ class _Judgement:
             mistake = mistakes[best]
             inputs = self.exercise.named_arguments(covered[0], self.seed)
             text = mistake.explanation if isinstance(mistake.explanation, str) else mistake.explanation(inputs)
-            named.setdefault(mistake.id, Finding(mistake.id, text, mistake.section))
+            named.setdefault(mistake.id, (Finding(mistake.id, text, mistake.section), covered))
             unexplained = [index for index in unexplained if index not in covered]
-        return list(named.values()), unexplained
+        if any(self.differences[index].kind == "wrong_values" for index in unexplained if index in self.differences):
+            # NaN equals NaN whatever led to it: alone it names nothing in an answer that is wrong elsewhere, too.
+            vague = [name for name, (_, covered) in named.items() if all(self._is_nan(index) for index in covered)]
+            unexplained += [index for name in vague for index in named.pop(name)[1]]
+        return [finding for finding, _ in named.values()], [index for index in failing if index in unexplained]
+
+    def _is_nan(self, index: int) -> bool:
+        return index in self.differences and self.differences[index].kind == "not_finite"
 
     def _explained_by(self, mistake: Misconception, failing: list[int]) -> list[int]:
         """The failing cases whose results equal the misconception's; none if it mostly predicts other results.
@@ -285,7 +293,7 @@ class _Judgement:
             f"Your code changed its input `{'`, `'.join(changed)}`: the caller's array was different afterwards. "
             "Operators such as `-=` and assignments such as `x[mask] = ...` write into it; make a new array instead."
         )
-        return Finding("changes_input", text, self.exercise.section)
+        return Finding("changes_input", text, "Common mistakes")
 
     def _general(self, index: int) -> Finding | None:
         """A sentence for failures that need no misconception: errors, loops, wrong types and shapes."""
@@ -346,6 +354,12 @@ class _Judgement:
                 f"{text} Keep the parameters as they were in the exercise.",
                 self.exercise.section,
             )
+        if "could not be broadcast" in text:
+            text += " Two shapes do not line up: is `keepdims=True` missing in a sum or maximum?"
+        if "infinity to integer" in text:
+            text += " An integer array cannot hold infinity: `np.where`, or a copy in float, can."
+        if "boolean index did not match" in text:
+            text += " Indexing wants a mask of the array's own shape; `np.where` lets a smaller one broadcast."
         return Finding("raises", text, self.exercise.section)
 
     def _example(self, findings: tuple[Finding, ...]) -> Example | None:

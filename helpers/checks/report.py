@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from helpers.checks.comparing import Outcome
-from helpers.checks.encoding import Tensor
+from helpers.checks.encoding import Opaque, Tensor
 
+TO_DO = "Write it in its cell, run that cell, then run this one again."
 _SMALL = 48
 _MAX_LINES = 12
 
@@ -106,9 +107,9 @@ class Report:
                 ("got", self.example.got),
             ):
                 lines.append(f"  {name} = {text}" if "\n" not in text else f"  {name} =\n{_indent(text)}")
-        lines.extend(f"Note: {note}" for note in self.notes)
-        if self.state == "not written":
-            lines.append("Write the function in the cell above, run that cell, then run this one again.")
+        lines.extend(f"Note: {note}" if self.families else note for note in self.notes)
+        if self.state == "not written" and not self.notes:
+            lines.append(TO_DO)
         return "\n".join(lines)
 
 
@@ -122,6 +123,8 @@ def show(value: Any, index: tuple[int, ...] | None = None) -> str:
         return _show_outcome(value, index)
     if isinstance(value, Tensor):
         return show(value.array, index)
+    if isinstance(value, Opaque):
+        return value.description
     if hasattr(value, "detach"):
         return show(value.detach().float().numpy() if value.is_floating_point() else value.detach().numpy(), index)
     if isinstance(value, np.ndarray):

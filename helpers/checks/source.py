@@ -19,9 +19,11 @@ _USUAL_ALIASES = {
     "scipy": "scipy",
 }
 
+_CALLS_OF_NOTEBOOKS = {"helpers.checks.check", "helpers.checks.grade"}
+
 
 def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") -> list[str]:
-    """Full names of the `forbidden` functions that `source` uses, and anything from the course's own `helpers`.
+    """Full names of the `forbidden` functions that `source` uses, and what of `helpers` knows answers.
 
     A forbidden name that begins with a dot, such as ".softmax", is a method of whatever object it is called on.
     Text that is not Python has no calls: it cannot run either.
@@ -34,11 +36,17 @@ def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") ->
     found: dict[str, None] = {}
     for node in ast.walk(tree):
         name = _dotted_name(node, aliases)
-        if name and (name in forbidden or name.split(".")[0] == "helpers"):
+        if name and (name in forbidden or _hands_out_answers(name)):
             found[name] = None
         elif isinstance(node, ast.Attribute) and f".{node.attr}" in forbidden and _is_method_of_a_value(node, aliases):
             found[f"the method .{node.attr}"] = None
     return list(found)
+
+
+def _hands_out_answers(name: str) -> bool:
+    """Whether a name is of a part of `helpers` that has answers to give: its checks know them, the portfolio loads "
+    "them."""
+    return name.startswith(("helpers.checks.", "helpers.portfolio")) and name not in _CALLS_OF_NOTEBOOKS
 
 
 def source_of(implementation: Any) -> str | None:
