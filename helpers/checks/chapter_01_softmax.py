@@ -409,7 +409,7 @@ def _maximum_of_all_nan(scores: np.ndarray, keep: np.ndarray, axis: int = -1) ->
 
 
 def _any_of_keep(unnoticed: float | None) -> Callable[..., np.ndarray]:
-    """Rows that keep nothing are sought in `keep` as it is; the unnoticed ones get this weight, by default equal shares."""
+    """Rows that keep nothing are sought in `keep` as it is; unnoticed ones get this weight, or equal shares."""
 
     def implementation(scores: np.ndarray, keep: np.ndarray, axis: int = -1) -> np.ndarray:
         weights = masked_softmax(scores, keep, axis)
