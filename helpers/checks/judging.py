@@ -12,11 +12,13 @@ from helpers.checks import source as answer_source
 from helpers.checks.comparing import Difference, Outcome, difference
 from helpers.checks.encoding import decode
 from helpers.checks.exercise import INPUTS_UNCHANGED, Exercise, Implementation, Misconception, Quiz
-from helpers.checks.observing import FORMAT, TIME_LIMIT, observe_case
+from helpers.checks.observing import FORMAT, TIME_LIMIT, call_case
 from helpers.checks.report import Example, Family, Finding, Report, show
 
 TOO_LONG = f"ran for more than {TIME_LIMIT:g} seconds"
 NOT_RUN = "was not run"
+# A misconception that predicted this many wrong results, and none of the learner's, is not looked at further.
+_ENOUGH = 6
 
 
 def judge(
@@ -102,7 +104,8 @@ def reference_outcome(exercise: Exercise, index: int, implementation: Implementa
     """What an implementation of the course's own does on a case, through the same encoding as a learner's."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return Outcome.from_observation(observe_case(exercise, index, implementation, seed))
+        outcome = call_case(exercise.cases[index], implementation, exercise.arguments(index, seed))
+        return Outcome.from_observation({**outcome, "changed": [], "warnings": []})
 
 
 class _Judgement:
@@ -201,7 +204,8 @@ class _Judgement:
 
     def _broken_laws(self, unexplained: list[int]) -> list[Finding]:
         """A law that the smallest case breaks whose wrong values nothing else explains."""
-        index = next((index for index in unexplained if self.differences[index].kind == "wrong_values"), None)
+        wrong = (index for index in unexplained if index in self.differences)
+        index = next((index for index in wrong if self.differences[index].kind == "wrong_values"), None)
         if index is None:
             return []
         inputs = self.exercise.named_arguments(index, self.seed)
@@ -253,11 +257,16 @@ class _Judgement:
         Two results can be equal by coincidence where a case is small: softmax of two scores the wrong way round is
         that of their negatives.
         """
-        matched = [index for index in failing if self._matches(mistake.implementation, index)]
-        if not matched:
-            return []
-        predicted = [index for index in failing if self._predicts_failure(mistake.implementation, index)]
-        return matched if 2 * len(matched) >= len(predicted) else []
+        matched, against = [], 0
+        for done, index in enumerate(failing, 1):
+            if self._matches(mistake.implementation, index):
+                matched.append(index)
+            elif self._predicts_failure(mistake.implementation, index):
+                against += 1
+            hopeless = against > len(matched) + len(failing) - done  # the rest cannot make up for it
+            if hopeless or (not matched and against == _ENOUGH):
+                return []
+        return matched if len(matched) >= against else []
 
     def _predicts_failure(self, implementation: Implementation, index: int) -> bool:
         return self._difference(self.expected[index], self._wrong_outcome(implementation, index)) is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 from helpers.checks import isolation, pristine
 from helpers.checks.encoding import encode, fingerprint
-from helpers.checks.exercise import Exercise, Quiz
+from helpers.checks.exercise import Arguments, Case, Exercise, Quiz
 
 #: Seconds that one check may take, all its cases together.
 TIME_LIMIT = 10.0
@@ -63,23 +63,28 @@ def observe(exercise: Exercise | Quiz, implementation: Any, seed: int) -> dict[s
 
 def observe_case(exercise: Exercise, index: int, implementation: Callable[..., Any], seed: int) -> dict[str, Any]:
     """What `implementation` does on one case: the value or exception, arguments it changed, warnings it raised."""
-    case, arguments = exercise.cases[index], exercise.arguments(index, seed)
+    arguments = exercise.arguments(index, seed)
     inputs = {**dict(enumerate(arguments.args)), **arguments.kwargs}
     before = {name: fingerprint(value) for name, value in inputs.items()}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            value = case.call(implementation, *arguments.args, **arguments.kwargs)
-            outcome: dict[str, Any] = {"outcome": "returned", "value": encode(value)}
-        except isolation.InputAsked:
-            outcome = {"outcome": "asked for input"}
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not isolation.CAN_FORK:
-                raise  # there, this is how the time limit and the learner's own stop button arrive
-            outcome = {"outcome": "raised", "error": _describe_error(error)}
+        outcome = call_case(exercise.cases[index], implementation, arguments)
     changed = [name for name, value in inputs.items() if fingerprint(value) != before[name]]
     messages = [f"{w.category.__name__}: {str(w.message)[:_MAX_MESSAGE]}" for w in caught]
     return outcome | {"changed": changed, "warnings": list(dict.fromkeys(messages))[:3]}
+
+
+def call_case(case: Case, implementation: Callable[..., Any], arguments: Arguments) -> dict[str, Any]:
+    """The value or the exception of one call, as data."""
+    try:
+        value = case.call(implementation, *arguments.args, **arguments.kwargs)
+        return {"outcome": "returned", "value": encode(value)}
+    except isolation.InputAsked:
+        return {"outcome": "asked for input"}
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not isolation.CAN_FORK:
+            raise  # there, this is how the time limit and the learner's own stop button arrive
+        return {"outcome": "raised", "error": _describe_error(error)}
 
 
 def _describe(value: Any) -> str:
