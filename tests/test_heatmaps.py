@@ -102,7 +102,7 @@ def test_a_notebook_gets_one_image_with_the_alternative_text(draw, matplotlib_in
 def test_no_title_or_token_can_break_out_of_the_alternative_text():
     nasty = """"><script>alert('x')</script>&amp;\n"""
     picture = heatmaps.attention_map([[1.0]], [nasty], title=nasty)
-    page = picture._repr_html_()
+    page = picture._repr_mimebundle_()[0]["text/html"]
     (image,) = Images(page).found
     assert image["alt"] == " ".join(picture.alt_text.split())
     assert "<script" not in page
@@ -140,8 +140,11 @@ def test_drawing_leaves_nothing_behind_in_pyplot_or_memory():
     assert not any(reference() for reference in alive)
 
 
-def test_importing_pictures_imports_neither_pyplot_nor_torch():
-    code = "import sys, helpers.heatmaps; print({'matplotlib.pyplot', 'torch'} & set(sys.modules))"
+def test_neither_importing_nor_showing_pictures_imports_pyplot_or_torch():
+    code = (
+        "import sys; from helpers import heatmaps; heatmaps.attention_map([[1.0]])._repr_mimebundle_(); "
+        "print({'matplotlib.pyplot', 'torch'} & set(sys.modules))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
 
@@ -295,6 +298,39 @@ def test_budgets_name_the_largest_shares_in_the_bar_and_in_words():
     picture = heatmaps.budget_bars([0.88, 0.07, 0.05], ["glass bowl", "chef", "slippery"])
     assert "'glass bowl' 88 %, 'chef' 7 %, 'slippery' 5 %" in picture.alt_text
     assert {"glass bowl 88 %", "chef\n7 %", "slippery"} <= set(texts(picture))
+
+
+def test_a_word_keeps_its_colour_from_picture_to_picture():
+    words = ["glass", "bowl", "tile", "floor"]
+
+    def colours(weights):
+        pieces = heatmaps.budget_bars(weights, words).axes[0].containers
+        return {piece.get_label(): piece[0].get_facecolor() for piece in pieces if piece.get_label() in words}
+
+    every_word = colours([0.4, 0.3, 0.2, 0.1])
+    assert len(set(every_word.values())) == 4
+    for weights in ([0.0, 0.5, 0.3, 0.2], [0.02, 0.4, 0.3, 0.28], [0.02, 0.01, 0.07, 0.9]):
+        assert colours(weights).items() <= every_word.items()
+
+
+@pytest.mark.parametrize(
+    ("weights", "legend"),
+    [
+        ([0.6, 0.37, 0.03], ["a", "b", "c"]),
+        ([0.03, 0.97, 0.0], ["a", "b"]),
+        ([0.02, 0.95, 0.03], ["b", "2 others"]),
+        ([0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], [*"abcdefgh", "1 other"]),
+    ],
+)
+def test_a_single_small_word_is_named_while_there_are_colours(weights, legend):
+    picture = heatmaps.budget_bars(weights, list("abcdefghi")[: len(weights)])
+    assert [text.get_text() for text in picture.axes[0].get_legend().get_texts()] == legend
+
+
+def test_the_words_about_a_budget_put_together_two_tokens_or_more():
+    five, six = [0.4, 0.3, 0.1, 0.1, 0.1], [0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
+    assert "'d' 10 %, 'e' 10 %." in heatmaps.budget_bars(five, list("abcde")).alt_text
+    assert "'d' 10 %, 2 others 20 %." in heatmaps.budget_bars(six, list("abcdef")).alt_text
 
 
 def test_a_budget_may_be_overspent_by_rounding_only():
