@@ -1,0 +1,161 @@
+"""Reads submitted notebooks as far as they can be read."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbformat.notebooknode import NotebookNode
+from nbformat.v4.rwbase import rejoin_lines
+
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its beginning
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class UnreadableNotebook(ValueError):
+    """A file that no notebook can be made of. nbgrader sets its submission aside and goes on with the next."""
+
+
+def read_notebook(content: bytes) -> NotebookNode:
+    """The notebook in a file's content, valid as format 4.5: any version, with or without a byte order mark.
+
+    What is not valid Unicode is replaced. UnreadableNotebook, with the reason, when nothing can be made of it.
+    """
+    try:
+        text = _decode(content)
+        data = json.loads(text)
+        if "\\ud" in text.lower():  # perhaps half of a character, which could be read but not written
+            data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableNotebook(_why_not_json(content, error)) from None
+    if not isinstance(data, dict) or not isinstance(data.get("nbformat"), int):
+        raise UnreadableNotebook("it is a JSON file, but not a notebook")
+    try:
+        notebook = nbformat.from_dict(data) if data["nbformat"] >= 4 else _converted(data)
+    except Exception as error:  # conversion raises whatever the odd content leads it to
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise UnreadableNotebook(f"its version of the format cannot be converted ({reason})") from None
+    if not isinstance(notebook.get("cells"), list):
+        raise UnreadableNotebook("it has no cells")
+    return made_valid(notebook)
+
+
+def made_valid(notebook: NotebookNode) -> NotebookNode:
+    """The notebook itself if it is valid as format 4.5, else what can be kept of it: texts and nbgrader's marks."""
+    return rejoin_lines(notebook) if _is_valid(notebook) else _rebuilt(notebook)
+
+
+class SubmissionExporter(NotebookExporter):
+    """Takes a submission through nbgrader's preprocessors, read by `read_notebook`."""
+
+    def from_file(
+        self, file_stream: TextIO, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Convert an opened file. UnreadableNotebook names the student and says why."""
+        try:
+            notebook = read_notebook(file_stream.buffer.read())
+        except UnreadableNotebook as error:
+            about = (resources or {}).get("nbgrader", {})
+            owner, name = about.get("student", "?"), about.get("notebook", "?")
+            raise UnreadableNotebook(
+                f"Set aside: the notebook {name} of {owner} cannot be read, since {error}. Ask for it again."
+            ) from None
+        return self.from_notebook_node(notebook, resources=resources, **kw)
+
+
+def _decode(content: bytes) -> str:
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if content.startswith(mark):
+            return content.decode(encoding)
+    return content.decode("utf-8", errors="replace")
+
+
+def _why_not_json(content: bytes, error: Exception) -> str:
+    if not content.strip():
+        return "the file is empty"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON ({error.msg} in line {error.lineno} of {len(error.doc.splitlines())})"
+    return f"it cannot be decoded ({type(error).__name__})"
+
+
+def _converted(data: dict[str, Any]) -> NotebookNode:
+    log = logging.getLogger("traitlets")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # conversion would print all that is invalid about it
+    try:
+        return nbformat.convert(nbformat.reader.reads(json.dumps(data)), 4)
+    finally:
+        log.setLevel(level)
+
+
+def _is_valid(notebook: NotebookNode) -> bool:
+    if (notebook.nbformat, notebook.get("nbformat_minor")) != (4, 5):
+        return False
+    ids = [cell.get("id") if isinstance(cell, Mapping) else None for cell in notebook.cells]
+    if not all(isinstance(identity, str) for identity in ids) or len(set(ids)) < len(ids):
+        return False
+    try:
+        nbformat.validate(notebook)
+    except Exception:  # ValidationError, or what the validator makes of content that it cannot even look at
+        return False
+    return True
+
+
+def _rebuilt(notebook: NotebookNode) -> NotebookNode:
+    used: set[str] = set()
+    cells = [_rebuilt_cell(cell, used) for cell in notebook.cells if isinstance(cell, Mapping)]
+    metadata = notebook.get("metadata")
+    kernel = metadata.get("kernelspec") if isinstance(metadata, Mapping) else None
+    kept = {}
+    if isinstance(kernel, Mapping) and all(isinstance(kernel.get(key), str) for key in ("name", "display_name")):
+        kept["kernelspec"] = {"name": kernel["name"], "display_name": kernel["display_name"]}
+    return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": kept, "cells": cells})
+
+
+def _rebuilt_cell(cell: Mapping[str, Any], used: set[str]) -> dict[str, Any]:
+    kind = cell.get("cell_type") if cell.get("cell_type") in ("code", "markdown", "raw") else "markdown"
+    metadata = cell.get("metadata")
+    mark = metadata.get("nbgrader") if isinstance(metadata, Mapping) else None
+    rebuilt: dict[str, Any] = {
+        "cell_type": kind,
+        "id": _new_id(cell.get("id"), used),
+        "metadata": {"nbgrader": mark} if isinstance(mark, Mapping) else {},
+        "source": _text(cell.get("source")),
+    }
+    if kind == "code":
+        rebuilt |= {"outputs": [], "execution_count": None}
+    elif _are_attachments(cell.get("attachments")):
+        rebuilt["attachments"] = cell["attachments"]
+    return rebuilt
+
+
+def _new_id(wanted: Any, used: set[str]) -> str:
+    usable = isinstance(wanted, str) and re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wanted) and wanted not in used
+    identity = wanted if usable else f"cell-{len(used)}"
+    while identity in used:
+        identity += "-"
+    used.add(identity)
+    return identity
+
+
+def _text(source: Any) -> str:
+    if isinstance(source, list):
+        return "".join(part for part in source if isinstance(part, str))
+    return source if isinstance(source, str) else ""
+
+
+def _are_attachments(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(bundle, Mapping) and all(isinstance(data, str) for data in bundle.values())
+        for bundle in value.values()
+    )
