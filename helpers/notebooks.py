@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
+import re
 import signal
 import sys
 import threading
@@ -15,24 +17,43 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 
+#: A test cell's grade_id is its exercise's id with this behind it.
+CHECK = "_check"
 #: Seconds that the definitions of one notebook may take.
 TIME_LIMIT = 20.0
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A code cell: its text, and the grade_id if it is the cell of an answer."""
+
+    source: str
+    answers: str | None
+
+    @functools.cached_property
+    def python(self) -> str | None:
+        """The text as Python, IPython's magics turned into calls; None if it cannot run at all."""
+        return _as_python(self.source)
+
+
+@dataclass(frozen=True)
 class Notebook:
-    """A notebook's code: `solutions` by grade_id, `checks` (ids of exercises with a test cell), and all code cells."""
+    """A notebook's code cells without its test cells, and `checks`, the ids of the exercises that those check."""
 
     path: Path
-    solutions: Mapping[str, str]
+    cells: tuple[Cell, ...]
     checks: tuple[str, ...]
-    cells: tuple[tuple[str, bool], ...]
 
-    @property
-    def code(self) -> str:
-        """All code that can be parsed, for looking up imports."""
-        return "\n".join(text for text, _ in self.cells if _parse(text) is not None)
+    def answer_and_context(self, name: str) -> tuple[str, str]:
+        """The text of the cells that answer an exercise or define its name, and that of all others."""
+        answer, context = [], []
+        for cell in self.cells:
+            if cell.python is not None:
+                is_answer = cell.answers == name or defines(cell.python, name)
+                (answer if is_answer else context).append(cell.python)
+        return "\n".join(answer), "\n".join(context)
 
 
 @dataclass(frozen=True)
@@ -44,28 +65,41 @@ class Definitions:
 
 
 def read(path: str | Path) -> Notebook:
-    """Read a notebook. ValueError, saying what is wrong, if the file is missing or is not a notebook."""
+    """Read a notebook file. ValueError, saying what is wrong, if it is missing or is not a notebook."""
     path = Path(path)
     try:
-        content = nbformat.read(path, as_version=4)
-        cells = [cell for cell in content.cells if cell.cell_type == "code"]
+        return of(nbformat.read(path, as_version=4), path)
     except FileNotFoundError:
         raise ValueError(f"There is no file {path}.") from None
     except Exception as error:  # nbformat raises whatever the broken JSON leads it to
         raise ValueError(f"{path} cannot be read as a notebook ({type(error).__name__}: {str(error)[:200]}).") from None
-    solutions: dict[str, str] = {}
-    checks: dict[str, None] = {}
-    marked = []
-    for cell in cells:
-        mark = cell.metadata.get("nbgrader") or {}
-        grade_id = str(mark.get("grade_id", ""))
-        text = _as_python(cell.source)
-        if mark.get("solution"):
-            solutions[grade_id] = text
-        elif mark.get("grade") and grade_id.endswith("_check"):
-            checks[grade_id.removesuffix("_check")] = None
-        marked.append((text, bool(mark.get("solution"))))
-    return Notebook(path, solutions, tuple(checks), tuple(marked))
+
+
+def of(content: nbformat.NotebookNode, path: str | Path = "notebook.ipynb") -> Notebook:
+    """The code of a notebook that has been read already."""
+    cells, checks = [], []
+    for cell in content.cells:
+        if cell.cell_type != "code":
+            continue
+        marks = cell.metadata.get("nbgrader")
+        marks = marks if isinstance(marks, Mapping) else {}
+        grade_id = str(marks.get("grade_id", ""))
+        if marks.get("grade") and not marks.get("solution") and grade_id.endswith(CHECK):
+            checks.append(grade_id.removesuffix(CHECK))
+        else:
+            cells.append(Cell(cell.source, grade_id if marks.get("solution") else None))
+    return Notebook(Path(path), tuple(cells), tuple(dict.fromkeys(checks)))
+
+
+def defines(source: str, name: str) -> bool:
+    """Whether a cell's text gives `name` a value at its top level, judged line by line, so that broken code counts."""
+    name = re.escape(name)
+    patterns = (
+        rf"(?:async[ \t]+)?(?:def|class)[ \t]+{name}\b",
+        rf"{name}[ \t]*(?::[^=\n]+)?=(?!=)",
+        rf"(?:from[ \t]+\S+[ \t]+)?import\b[^#\n]*\b{name}[ \t]*(?:,|$|#)",
+    )
+    return re.search(rf"^(?:{'|'.join(patterns)})", source, re.MULTILINE) is not None
 
 
 def define(notebook: Notebook) -> Definitions:
@@ -76,13 +110,12 @@ def define(notebook: Notebook) -> Definitions:
     sys.modules[module.__name__] = module  # dataclasses look their module up
     problems = []
     with contextlib.chdir(notebook.path.parent), _stop_after(TIME_LIMIT):
-        for text, is_solution in notebook.cells:
-            tree = _parse(text)
-            if tree is None:
-                problems.append(f"a cell is not Python: {text.strip().splitlines()[0][:60]}")
+        for cell in notebook.cells:
+            if cell.python is None:
+                problems.append(f"a cell is not Python: {cell.source.strip().splitlines()[0][:60]}")
                 continue
-            for statement in tree.body:
-                if not (_defines_in_solution(statement) if is_solution else _defines(statement)):
+            for statement in ast.parse(cell.python).body:
+                if not (_defines_in_solution(statement) if cell.answers else _defines(statement)):
                     continue
                 try:
                     exec(_compile(statement, notebook.path), module.__dict__)
@@ -112,20 +145,17 @@ def _is_stub(value: Any) -> bool:
     return isinstance(code, CodeType) and code.co_names == ("NotImplementedError",)
 
 
-def _as_python(source: str) -> str:
-    """A cell's text without IPython's magics, which are no part of an answer."""
-    if _parse(source) is not None:
+def _as_python(source: str) -> str | None:
+    if source.lstrip().startswith("%%"):
+        source = source.lstrip().partition("\n")[2]  # %%time and the like run the rest of the cell
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        ast.parse(source)
         return source
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    return TransformerManager().transform_cell(source)
-
-
-def _parse(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        text = TransformerManager().transform_cell(source)
+        ast.parse(text)
+        return text
+    return None
 
 
 def _compile(statement: ast.stmt, path: Path) -> CodeType:
@@ -140,6 +170,9 @@ def _defines(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
         return True
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return False
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    if not all(isinstance(target, ast.Name) for target in targets):
         return False
     value = statement.value
     if isinstance(value, ast.Call):

@@ -54,8 +54,7 @@ def judge_implementation(exercise_id: str, implementation: Any, seed: int | None
 
 def judge_answer(exercise_id: str, answer: Any, notebook: Notebook, seed: int | None = None) -> Report:
     """The same for what a notebook's definitions made, with the notebook's own text as the source of the answer."""
-    source = notebook.solutions.get(exercise_id, notebook.code)
-    return _judge(exercise_id, answer, seed, source, notebook.code)
+    return _judge(exercise_id, answer, seed, *notebook.answer_and_context(exercise_id))
 
 
 def _judge(exercise_id: str, implementation: Any, seed: int | None, source: str | None, context: str = "") -> Report:

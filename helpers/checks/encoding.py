@@ -63,6 +63,13 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 def decode(data: Any, depth: int = 0) -> Any:
     """The value that `encode` was given. ValueError for anything that `encode` does not make."""
+    try:
+        return _decode(data, depth)
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError("not an encoded value") from error
+
+
+def _decode(data: Any, depth: int) -> Any:
     if not isinstance(data, Mapping) or depth > MAX_DEPTH + 1:
         raise ValueError("not an encoded value")
     kind = data.get("kind")
@@ -132,7 +139,7 @@ def _decode_array(data: Mapping[str, Any]) -> Any:
         dtype = np.dtype(str(data["dtype"]))
         shape = tuple(int(size) for size in data["shape"])
         raw = base64.b64decode(data["data"], validate=True)
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise ValueError("not an encoded array") from error
     fits = len(shape) <= 32 and all(size >= 0 for size in shape) and len(raw) <= MAX_BYTES
     if dtype.kind not in "biuf" or not fits or math.prod(shape) * dtype.itemsize != len(raw):

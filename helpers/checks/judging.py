@@ -38,6 +38,9 @@ def judge(
         return _failed(exercise, Finding("not_defined", text, ""))
     if isinstance(exercise, Quiz):
         return _judge_quiz(exercise, observations)
+    if "library" in observations:
+        text = f"`{exercise.id}` is {str(observations['library'])[:100]}, a library's own. Write it yourself."
+        return _failed(exercise, Finding("library_call", text, exercise.section))
     if "found" in observations:
         wanted = "a class" if isinstance(exercise.reference, type) else "a function"
         found = str(observations["found"])[:100]
@@ -48,7 +51,7 @@ def judge(
         text = f"Your cell uses {' and '.join(calls)}, which does the work of this exercise. Write it yourself."
         return _failed(exercise, Finding("library_call", text, exercise.section))
     if observations["replaced"]:
-        names = ", ".join(str(name) for name in observations["replaced"][:3])
+        names = ", ".join(observations["replaced"][:3])
         text = f"Your code replaced {names}. It was put back; take that line out, as checks cannot be trusted with it."
         return _failed(exercise, Finding("replaced_library", text, ""))
     return _Judgement(exercise, observations, seed).report()
@@ -68,9 +71,12 @@ def _is_observation_of(exercise: Exercise | Quiz, data: Any, seed: int) -> bool:
     if not isinstance(data, Mapping) or not isinstance(data.get("defined"), bool):
         return False
     header = (data.get("format"), data.get("exercise"), data.get("seed"))
-    if header != (FORMAT, exercise.id, seed) or not isinstance(data.get("replaced"), list):
+    replaced = data.get("replaced")
+    if header != (FORMAT, exercise.id, seed) or not isinstance(replaced, list):
         return False
-    if not data["defined"] or "found" in data:
+    if not all(isinstance(name, str) for name in replaced):
+        return False
+    if not data["defined"] or "found" in data or "library" in data:
         return True
     if isinstance(exercise, Quiz):
         return "answer" in data

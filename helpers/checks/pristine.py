@@ -22,6 +22,8 @@ _REPLACED_BY_NOTEBOOKS = {
     "copyright",
     "credits",
 }
+# torch._dynamo wraps this one when the first optimizer imports it.
+_REPLACED_BY_TORCH = {"manual_seed"}
 _originals: dict[tuple[str, str], tuple[Any, Any]] = {}
 
 
@@ -35,7 +37,7 @@ def remember() -> None:
         if any(known == owner_name for known, _ in _originals):
             continue
         for name, value in vars(owner).items():
-            if callable(value) and not name.startswith("_") and name not in _REPLACED_BY_NOTEBOOKS:
+            if callable(value) and not name.startswith("_") and name not in _REPLACED_BY_NOTEBOOKS | _REPLACED_BY_TORCH:
                 _originals[owner_name, name] = owner, value
 
 

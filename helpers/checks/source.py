@@ -33,7 +33,7 @@ def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") ->
     except SyntaxError:
         return []
     aliases = _USUAL_ALIASES | _imports(context) | _imports(source)
-    found: dict[str, None] = {}
+    found = {name: None for name in _imports(source).values() if name in forbidden}
     for node in ast.walk(tree):
         name = _dotted_name(node, aliases)
         if name and (name in forbidden or _hands_out_answers(name)):

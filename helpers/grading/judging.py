@@ -10,15 +10,15 @@ from typing import Any
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader import utils
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from helpers import notebooks
 from helpers.checks import OBSERVATIONS, Report
 from helpers.checks.card import card_html
 from helpers.checks.judging import judge, not_judged
 from helpers.checks.registry import find
 from helpers.grading import METADATA
-from helpers.grading.cells import as_python, defines, exercise_of
+from helpers.grading.cells import exercise_of
 
 # Observations larger than this, in characters of JSON, are judged but not kept for a later judgement.
 _MAX_KEPT = 2_000_000
@@ -55,25 +55,12 @@ class JudgeObservations(NbGraderPreprocessor):
             if problem:
                 report = not_judged(exercise, problem)
             else:
-                report = judge(exercise, bundles[0], seed, *answer_and_context(nb, exercise_id))
+                report = judge(exercise, bundles[0], seed, *notebooks.of(nb).answer_and_context(exercise_id))
             return _outputs(cell, replace(report, notes=(*report.notes, *notes)), bundles)
         except Exception:  # whatever a forged observation, or a test cell without an exercise, leads to
             self.log.exception("The test cell %s of %s could not be judged.", _grade_id(cell), owner)
             sorry = "Not judged: what this check handed over cannot be used."
             return _outputs(cell, Report(exercise_id, "not judged", points, notes=(sorry,)), [])
-
-
-def answer_and_context(nb: NotebookNode, exercise_id: str) -> tuple[str, str]:
-    """The text of the cells in which an exercise was answered, and that of all others, as far as they are Python."""
-    answer, context = [], []
-    for cell in nb.cells:
-        if cell.cell_type != "code" or exercise_of(cell):
-            continue
-        text = as_python(cell.source)
-        if text is not None:
-            is_answer = utils.is_solution(cell) and _grade_id(cell) == exercise_id or defines(text, exercise_id)
-            (answer if is_answer else context).append(text)
-    return "\n".join(answer), "\n".join(context)
 
 
 def _bundles(cell: NotebookNode) -> list[Any]:

@@ -18,8 +18,8 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from helpers.grading import METADATA
-from helpers.grading.cells import CHECK, defines
 from helpers.grading.reading import made_valid
+from helpers.notebooks import CHECK, defines
 
 _NO_ANSWER_CELL = (
     "No cell of this notebook carries nbgrader's marks any more. If this question was answered, the answer is in one "

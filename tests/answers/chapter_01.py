@@ -194,6 +194,22 @@ def from_helpers(scores, axis=-1):
     return chapter_01_softmax.softmax(scores, axis)
 
 
+@wrong("softmax", "library_call")
+def imported_under_another_name(scores, axis=-1):
+    from torch.nn.functional import softmax as shares
+
+    return shares(scores, axis)
+
+
+def imported():
+    import torch
+
+    return torch.softmax
+
+
+wrong("softmax", "library_call")(imported())
+
+
 @wrong("softmax", "returned_none")
 def no_return(scores, axis=-1):
     good_softmax(scores, axis)
