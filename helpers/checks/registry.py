@@ -12,7 +12,7 @@ from helpers.checks.exercise import Exercise, Quiz
 #: Chapter -> module of its exercises, in the order of the course. Each has EXERCISES, a tuple.
 CHAPTERS = {
     "01_softmax": "chapter_01_softmax",
-    "03_multi_head": "chapter_03_multi_head",
+    "02_single_head": "chapter_02_single_head",
 }
 
 
