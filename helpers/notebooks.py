@@ -140,7 +140,8 @@ def written(*names: str) -> bool:
 
 def _is_stub(value: Any) -> bool:
     if inspect.isclass(value):
-        return any(_is_stub(method) for method in vars(value).values() if inspect.isfunction(method))
+        members = (member.fget if isinstance(member, property) else member for member in vars(value).values())
+        return any(_is_stub(member) for member in members if inspect.isfunction(member))
     code = getattr(value, "__code__", None)
     return isinstance(code, CodeType) and code.co_names == ("NotImplementedError",)
 

@@ -261,18 +261,23 @@ class _Judgement:
         """The failing cases whose results equal the misconception's; none if it mostly predicts other results.
 
         Two results can be equal by coincidence where a case is small: softmax of two scores the wrong way round is
-        that of their negatives.
+        that of their negatives. The core, which comes first, may decide alone: an answer that does not go on to the
+        other parts yet fails there for reasons of its own.
         """
         matched, against = [], 0
+        in_core: list[int] = []
+        core_size = sum(self.exercise.cases[index].family == self.exercise.core for index in failing)
         for done, index in enumerate(failing, 1):
             if self._matches(mistake.implementation, index):
                 matched.append(index)
             elif self._predicts_failure(mistake.implementation, index):
                 against += 1
+            if done == core_size and len(matched) >= max(2, against):
+                in_core = list(matched)
             hopeless = against > len(matched) + len(failing) - done  # the rest cannot make up for it
             if hopeless or (not matched and against == _ENOUGH):
-                return []
-        return matched if len(matched) >= against else []
+                return in_core
+        return matched if len(matched) >= against else in_core
 
     def _predicts_failure(self, implementation: Implementation, index: int) -> bool:
         return self._difference(self.expected[index], self._wrong_outcome(implementation, index)) is not None

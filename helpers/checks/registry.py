@@ -13,6 +13,10 @@ from helpers.checks.exercise import Exercise, Quiz
 CHAPTERS = {
     "01_softmax": "chapter_01_softmax",
     "02_single_head": "chapter_02_single_head",
+    "03_multi_head": "chapter_03_multi_head",
+    "04_output_mixing": "chapter_04_output_mixing",
+    "05_kv_cache": "chapter_05_kv_cache",
+    "06_gqa": "chapter_06_gqa",
 }
 
 

@@ -129,6 +129,8 @@ def show(value: Any, index: tuple[int, ...] | None = None) -> str:
         return show(value.detach().float().numpy() if value.is_floating_point() else value.detach().numpy(), index)
     if isinstance(value, np.ndarray):
         return _show_array(value, index)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {show(item)}" for name, item in value.items())
     if isinstance(value, tuple | list) and not all(isinstance(item, int | float | str) for item in value):
         return ", ".join(show(item) for item in value)
     if isinstance(value, float | np.floating):

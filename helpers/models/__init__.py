@@ -1,0 +1,1 @@
+"""The small models of the experiments, built around whatever attention layer the learner wrote."""
