@@ -735,6 +735,8 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """(B, T_q, d_model), (B, T_k, d_model) twice -> output (B, T_q, d_model), weights (B, n_heads, T_q, T_k)."""
+        if keep is not None and keep.dtype != torch.bool:
+            raise ValueError(f"keep must be boolean, True = may attend, got {keep.dtype}")  # else it would be added
         key = query if key is None else key
         value = key if value is None else value
         q, k, v = (

@@ -739,6 +739,10 @@ def _counting_appends(self: Any, k: Tensor, v: Tensor) -> Any:
     return _Slots.store(self, k, v)
 
 
+def _appends_reset(self: Any) -> None:
+    self.n = self.appends = 0
+
+
 def _pair_of(rng: np.random.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     return _numbers(rng, *shape, dtype=dtype), _numbers(rng, *shape, dtype=dtype)
 
@@ -996,7 +1000,12 @@ _CACHE_MISTAKES = (
     ),
     _cache_mistake(
         "len_counts_appends",
-        _like(_Slots, store=_counting_appends, __len__=lambda self: getattr(self, "appends", 0)),
+        _like(
+            _Slots,
+            store=_counting_appends,
+            reset=_appends_reset,
+            __len__=lambda self: getattr(self, "appends", 0),
+        ),
         "`len(cache)` counts the calls of `append`. A chunk may hold many tokens: count those.",
     ),
     _cache_mistake(

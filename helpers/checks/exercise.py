@@ -49,6 +49,10 @@ class Case:
     arguments: Callable[[np.random.Generator], Arguments]
     call: Callable[..., Any] = call_directly
 
+    def arguments_for(self, index: int, seed: int) -> Arguments:
+        """Its arguments as case number `index`, the same ones for the same seed."""
+        return self.arguments(np.random.default_rng((seed, index)))
+
 
 @dataclass(frozen=True)
 class Misconception:
@@ -111,13 +115,9 @@ class Exercise:
         """The family that must pass before any other counts."""
         return next(iter(self.families))
 
-    def arguments(self, index: int, seed: int) -> Arguments:
-        """The arguments of case number `index`, the same ones for the same seed."""
-        return self.cases[index].arguments(np.random.default_rng((seed, index)))
-
     def named_arguments(self, index: int, seed: int) -> dict[str, Any]:
         """The same by name, as a card shows them."""
-        arguments = self.arguments(index, seed)
+        arguments = self.cases[index].arguments_for(index, seed)
         call = self.cases[index].call
         signature = _signature(self.reference if call is call_directly else call)
         bound = (

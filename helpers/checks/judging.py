@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from helpers.checks import source as answer_source
 from helpers.checks.comparing import Difference, Outcome, difference
 from helpers.checks.encoding import decode
-from helpers.checks.exercise import INPUTS_UNCHANGED, Exercise, Implementation, Misconception, Quiz
+from helpers.checks.exercise import INPUTS_UNCHANGED, Case, Exercise, Implementation, Misconception, Quiz
 from helpers.checks.observing import FORMAT, TIME_LIMIT, call_case
 from helpers.checks.report import Example, Family, Finding, Report, show
 
@@ -106,11 +107,12 @@ def _judge_quiz(quiz: Quiz, observations: Mapping[str, Any]) -> Report:
     return _failed(quiz, Finding(f"chose_{letter}", text, quiz.section))
 
 
-def reference_outcome(exercise: Exercise, index: int, implementation: Implementation, seed: int) -> Outcome:
+@functools.lru_cache(maxsize=8192)
+def reference_outcome(case: Case, index: int, implementation: Implementation, seed: int) -> Outcome:
     """What an implementation of the course's own does on a case, through the same encoding as a learner's."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        outcome = call_case(exercise.cases[index], implementation, exercise.arguments(index, seed))
+        outcome = call_case(case, implementation, case.arguments_for(index, seed))
         return Outcome.from_observation({**outcome, "changed": [], "warnings": []})
 
 
@@ -119,10 +121,9 @@ class _Judgement:
 
     def __init__(self, exercise: Exercise, observations: Mapping[str, Any], seed: int) -> None:
         self.exercise, self.observations, self.seed = exercise, observations, seed
-        self.wrong_outcomes: dict[tuple[Implementation, int], Outcome] = {}
         self.outcomes = self._read_outcomes()
         self.expected = [
-            reference_outcome(exercise, index, exercise.reference, seed) for index in range(len(exercise.cases))
+            reference_outcome(case, index, exercise.reference, seed) for index, case in enumerate(exercise.cases)
         ]
         self.differences = {
             index: found
@@ -283,10 +284,7 @@ class _Judgement:
         return self._difference(self.expected[index], self._wrong_outcome(implementation, index)) is not None
 
     def _wrong_outcome(self, implementation: Implementation, index: int) -> Outcome:
-        key = (implementation, index)
-        if key not in self.wrong_outcomes:
-            self.wrong_outcomes[key] = reference_outcome(self.exercise, index, implementation, self.seed)
-        return self.wrong_outcomes[key]
+        return reference_outcome(self.exercise.cases[index], index, implementation, self.seed)
 
     def _matches(self, implementation: Implementation, index: int) -> bool:
         if index not in self.differences or self.outcomes[index].kind not in ("returned", "raised"):
@@ -391,8 +389,10 @@ class _Judgement:
         inputs = self.exercise.named_arguments(index, self.seed)
         expected, got = self.expected[index], self.outcomes[index]
         if found.part and found.kind in ("wrong_values", "not_finite"):
-            position = _position(self.exercise.returns, found.part, expected.value)
-            expected_text, got_text = (show(outcome.value[position], found.index) for outcome in (expected, got))
+            expected_text, got_text = (
+                show(_part_of(outcome.value, found.part, self.exercise.returns), found.index)
+                for outcome in (expected, got)
+            )
             expected_text, got_text = f"{found.part} {expected_text}", f"{found.part} {got_text}"
         elif found.kind in ("wrong_shape", "wrong_type", "wrong_dtype", "returned_none"):
             part = f"{found.part}: " if found.part else ""
@@ -429,7 +429,11 @@ def _common(some: Iterable[int], others: Iterable[int]) -> int:
     return len(set(some) & set(others))
 
 
-def _position(returns: tuple[str, ...], part: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return part
-    return returns.index(part) if part in returns else int(part.strip("[]").split("][")[0])
+def _part_of(value: Any, part: str, returns: tuple[str, ...]) -> Any:
+    """The part of a result that a difference names: "weights", "[1]", or "steps[0]"."""
+    name, *places = part.replace("]", "").split("[")
+    if name:
+        value = value[name] if isinstance(value, dict) else value[returns.index(name)]
+    for place in places:
+        value = value[int(place)]
+    return value

@@ -67,7 +67,7 @@ def observe(exercise: Exercise | Quiz, implementation: Any, seed: int) -> dict[s
 
 def observe_case(exercise: Exercise, index: int, implementation: Callable[..., Any], seed: int) -> dict[str, Any]:
     """What `implementation` does on one case: the value or exception, arguments it changed, warnings it raised."""
-    arguments = exercise.arguments(index, seed)
+    arguments = exercise.cases[index].arguments_for(index, seed)
     inputs = {**dict(enumerate(arguments.args)), **arguments.kwargs}
     before = {name: fingerprint(value) for name, value in inputs.items()}
     with warnings.catch_warnings(record=True) as caught:

@@ -488,6 +488,26 @@ class ResetZeroes(GoodCache):
         self.values.zero_()
 
 
+@wrong("KVCache", "stale_after_reset")
+class ThreeMistakesAtOnce(GoodCache):
+    """Nothing is checked, the whole room is counted, and `reset` keeps the number of tokens."""
+
+    def append(self, k, v):
+        end = self.length + k.shape[2]
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    @property
+    def nbytes(self):
+        return self.keys.nbytes + self.values.nbytes
+
+    def reset(self):
+        self.keys.zero_()
+        self.values.zero_()
+
+
 @wrong("KVCache", "dtype_ignored")
 class AlwaysFloat32(GoodCache):
     def __init__(self, batch, n_kv_heads, max_tokens, d_head, dtype=torch.float32):
