@@ -6,6 +6,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import io
 import re
 import signal
 import sys
@@ -104,12 +105,14 @@ def defines(source: str, name: str) -> bool:
 
 def define(notebook: Notebook) -> Definitions:
     """Run what the notebook defines, and nothing else: solution cells without their bare calls; of other cells the
-    imports, functions, classes, plain constants and what comes from the portfolio. It runs in the notebook's folder.
+    imports, functions, classes, plain constants and what comes from the portfolio. It runs in the notebook's folder,
+    and what it prints is not shown.
     """
     module = ModuleType(f"notebook_{notebook.path.stem}")
     sys.modules[module.__name__] = module  # dataclasses look their module up
     problems = []
-    with contextlib.chdir(notebook.path.parent), _stop_after(TIME_LIMIT):
+    silence = contextlib.redirect_stdout(io.StringIO())
+    with contextlib.chdir(notebook.path.parent), _stop_after(TIME_LIMIT), silence:
         for cell in notebook.cells:
             if cell.python is None:
                 problems.append(f"a cell is not Python: {cell.source.strip().splitlines()[0][:60]}")

@@ -271,7 +271,9 @@ class _Judgement:
         for done, index in enumerate(failing, 1):
             if self._matches(mistake.implementation, index):
                 matched.append(index)
-            elif self._predicts_failure(mistake.implementation, index):
+            elif self._predicts_failure(mistake.implementation, index) and not self._equals(
+                mistake.implementation, index
+            ):
                 against += 1
             if done == core_size and len(matched) >= max(2, against):
                 in_core = list(matched)
@@ -286,13 +288,13 @@ class _Judgement:
     def _wrong_outcome(self, implementation: Implementation, index: int) -> Outcome:
         return reference_outcome(self.exercise.cases[index], index, implementation, self.seed)
 
+    def _equals(self, implementation: Implementation, index: int) -> bool:
+        return self._difference(self._wrong_outcome(implementation, index), self.outcomes[index], loose=True) is None
+
     def _matches(self, implementation: Implementation, index: int) -> bool:
         if index not in self.differences or self.outcomes[index].kind not in ("returned", "raised"):
             return False
-        wrong = self._wrong_outcome(implementation, index)
-        if self._difference(wrong, self.outcomes[index], loose=True) is not None:
-            return False
-        if not self._predicts_failure(implementation, index):
+        if not self._equals(implementation, index) or not self._predicts_failure(implementation, index):
             return False
         return self.expected[index].kind != "raised" or self._is_about_errors(implementation)
 
