@@ -20,10 +20,14 @@ from typing import Any
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 
+from helpers.checks import judge_implementation
+from helpers.checks.registry import chapter, chapter_of
+
 #: A test cell's grade_id is its exercise's id with this behind it.
 CHECK = "_check"
-#: Seconds that the definitions of one notebook may take.
-TIME_LIMIT = 20.0
+#: Seconds that one statement outside a function may take.
+TIME_LIMIT = 10.0
+_verdicts: dict[str, tuple[list[Any], bool]] = {}
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def of(content: nbformat.NotebookNode, path: str | Path = "notebook.ipynb") -> N
         if marks.get("grade") and not marks.get("solution") and grade_id.endswith(CHECK):
             checks.append(grade_id.removesuffix(CHECK))
         else:
-            cells.append(Cell(cell.source, grade_id if marks.get("solution") else None))
+            cells.append(Cell(cell.source or "", grade_id if marks.get("solution") else None))
     return Notebook(Path(path), tuple(cells), tuple(dict.fromkeys(checks)))
 
 
@@ -112,7 +116,7 @@ def define(notebook: Notebook) -> Definitions:
     sys.modules[module.__name__] = module  # dataclasses look their module up
     problems = []
     silence = contextlib.redirect_stdout(io.StringIO())
-    with contextlib.chdir(notebook.path.parent), _stop_after(TIME_LIMIT), silence:
+    with contextlib.chdir(notebook.path.parent), silence:
         for cell in notebook.cells:
             if cell.python is None:
                 problems.append(f"a cell is not Python: {cell.source.strip().splitlines()[0][:60]}")
@@ -121,24 +125,39 @@ def define(notebook: Notebook) -> Definitions:
                 if not (_defines_in_solution(statement) if cell.answers else _defines(statement)):
                     continue
                 try:
-                    exec(_compile(statement, notebook.path), module.__dict__)
+                    with _stop_after(TIME_LIMIT):
+                        exec(_compile(statement, notebook.path), module.__dict__)
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:
                     problems.append(f"{ast.unparse(statement)[:60]!r} raised {type(error).__name__}: {error}")
-                    if isinstance(error, TimeoutError):
-                        return Definitions(vars(module), tuple(problems))
     return Definitions(vars(module), tuple(problems))
 
 
 def written(*names: str) -> bool:
-    """Whether the notebook's functions or classes of these names are written; prints one line if one is not."""
+    """Whether the answers of these names can be shown at work: written, and right at the core of their checks.
+
+    Prints one line if one is not. So a cell that shows an answer neither hangs nor ends in a traceback.
+    """
     namespace = sys._getframe(1).f_globals
     for name in names:
         if name not in namespace or _is_stub(namespace[name]):
             print(f"{name} is not written yet: this cell will show it once it is.")
             return False
+        if not _starts_to_work(name, namespace):
+            print(f"{name} does not pass the core of its check yet: this cell will show it once it does.")
+            return False
     return True
+
+
+def _starts_to_work(name: str, namespace: dict[str, Any]) -> bool:
+    """Whether an exercise earns anything; judged again when any answer of its chapter was defined anew."""
+    answers = [namespace.get(exercise.id) for exercise in chapter(chapter_of(name))]
+    known, verdict = _verdicts.get(name, ([], False))
+    if len(known) != len(answers) or any(old is not new for old, new in zip(known, answers, strict=True)):
+        verdict = judge_implementation(name, namespace[name], seed=0).score > 0
+        _verdicts[name] = answers, verdict
+    return verdict
 
 
 def _is_stub(value: Any) -> bool:

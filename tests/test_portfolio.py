@@ -1,20 +1,26 @@
 """The portfolio hands a learner's earlier answer on, or a stand-in with one line; reading notebooks never hangs."""
 
+from pathlib import Path
+
 import nbformat
 import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from helpers import notebooks, portfolio
+from helpers.checks import isolation, observing
 from helpers.checks.__main__ import main
 from helpers.checks.chapter_01_softmax import softmax as stand_in
 
+ROOT = Path(__file__).parents[1]
 RIGHT = """
 def softmax(scores, axis=-1):
     exps = np.exp(scores - np.max(scores, axis=axis, keepdims=True))
     return exps / total(exps, axis)
 """
+TOTAL = "def total(exps, axis):\n    return exps.sum(axis=axis, keepdims=True)"
 WRONG = "def softmax(scores, axis=-1):\n    return scores"
+FRAGILE = RIGHT.replace(" - np.max(scores, axis=axis, keepdims=True)", "")
 LIBRARY = "import torch\ndef softmax(s, axis=-1):\n    return torch.softmax(torch.tensor(s), axis).numpy()"
 STUB = "def softmax(scores, axis=-1):\n    raise NotImplementedError"
 
@@ -34,7 +40,7 @@ def setup():
 
 
 def helper():
-    return new_code_cell("def total(exps, axis):\n    return exps.sum(axis=axis, keepdims=True)")
+    return new_code_cell(TOTAL)
 
 
 @pytest.fixture
@@ -126,25 +132,39 @@ def test_a_definition_that_never_ends_is_stopped(learner, monkeypatch):
     [
         (STUB, False),
         ("def softmax(scores):\n    '''Doc.'''\n    # YOUR CODE HERE\n    raise NotImplementedError()", False),
-        (WRONG, True),
+        (WRONG, False),
+        ("def softmax(scores, axis=-1):\n    while True:\n        pass", False),
         ("class softmax:\n    def forward(self):\n        raise NotImplementedError", False),
-        ("class softmax:\n    def forward(self):\n        return 1", True),
+        (f"import numpy as np\n{TOTAL}\n{FRAGILE}", True),
+        (f"import numpy as np\n{TOTAL}\n{RIGHT}", True),
         ("", False),
     ],
 )
-def test_written_tells_stubs_from_answers(capsys, source, ready):
+def test_written_tells_what_can_be_shown_from_what_cannot(capsys, monkeypatch, source, ready):
+    monkeypatch.setattr(observing, "TIME_LIMIT", 0.5)
     names = {"written": notebooks.written}
     exec(f"{source}\nready = written('softmax')", names)
     assert names["ready"] is ready
-    assert capsys.readouterr().out == (
-        "" if ready else "softmax is not written yet: this cell will show it once it is.\n"
-    )
+    assert ("this cell will show it" in capsys.readouterr().out) is not ready
 
 
-def test_from_a_shell_all_right_exits_with_0(learner, capsys):
+def test_from_a_shell_all_right_exits_with_0(capsys):
+    assert main([str(ROOT / "solutions" / "01_softmax" / "01_softmax.ipynb")]) == 0
+    assert "14 of 14" in capsys.readouterr().out
+
+
+def test_from_a_shell_a_missing_test_cell_hides_nothing(learner, capsys):
     path = learner(setup(), helper(), solution(RIGHT), check())
-    assert main([str(path)]) == 0
-    assert "4 of 4" in capsys.readouterr().out
+    assert main([str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "4 of 4" in out
+    assert "masked_softmax" in out
+
+
+@pytest.mark.skipif(not isolation.CAN_FORK, reason="only a forked child survives this")
+def test_from_a_shell_code_that_ends_the_process_fails(learner, capsys):
+    assert main([str(learner(setup(), solution("import os\nx = os._exit(0)"), check()))]) == 1
+    assert "exit code 0" in capsys.readouterr().out
 
 
 def test_from_a_shell_a_mistake_is_named_and_exits_with_1(learner, capsys):

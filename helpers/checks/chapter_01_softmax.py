@@ -117,7 +117,7 @@ def _clipped(limit: float) -> Callable[..., np.ndarray]:
 
 
 def _largest(values: Mapping[str, Any]) -> float:
-    return float(np.max(values["scores"]))
+    return float(np.max(values["scores"])) / values.get("temperature", 1.0)
 
 
 def _no_maximum_text(values: Mapping[str, Any]) -> str:
@@ -331,6 +331,17 @@ def _outside_1_to_n(values: Mapping[str, Any], choices: np.ndarray) -> str | Non
 
 _SOFTMAX_CALLS = (
     "torch.softmax",
+    "torch.Tensor.softmax",
+    "torch.Tensor.log_softmax",
+    "torch.special.log_softmax",
+    "torch.masked.softmax",
+    "torch.masked.log_softmax",
+    "torch.masked.softmin",
+    "torch.nn.Softmin",
+    "torch.nn.functional.gumbel_softmax",
+    "torch.ops.aten.softmax",
+    "torch.ops.aten._softmax",
+    "torch._softmax",
     "torch.log_softmax",
     "torch.nn.functional.softmax",
     "torch.nn.functional.log_softmax",
@@ -351,7 +362,7 @@ _softmax = Exercise(
     section=SHARES,
     reference=softmax,
     forbidden=_SOFTMAX_CALLS,
-    exact_zeros=False,
+    exact_zeros=True,
     families={
         "weights along the last axis": 0.4,
         "any axis": 0.15,
@@ -372,6 +383,7 @@ _softmax = Exercise(
         Case("down the columns, axis=0", "any axis", _scores(3, 4, axis=0)),
         Case("along the middle, axis=1", "any axis", _scores(2, 3, 4, axis=1)),
         Case("axis=-2 of a square", "any axis", _scores(4, 4, axis=-2)),
+        Case("axis=2 of five axes", "any axis", _scores(2, 2, 3, 2, 2, axis=2)),
         Case("axis=0 of four axes", "any axis", _scores(3, 2, 4, 2, axis=0)),
         Case("two scores near 1000", "very large and very small scores", _fixed(1000.0, 1001.0)),
         Case("scores of 10000, 0 and -10000", "very large and very small scores", _fixed(1e4, 0.0, -1e4)),
@@ -390,6 +402,10 @@ _softmax = Exercise(
 
 def _filled_with(fill: float, row: Callable[..., np.ndarray] = softmax) -> Callable[..., np.ndarray]:
     return lambda scores, keep, axis=-1: row(np.where(keep, scores, fill), axis)
+
+
+def _filled_then_hidden(fill: float) -> Callable[..., np.ndarray]:
+    return lambda scores, keep, axis=-1: softmax(np.where(keep, scores, fill), axis) * keep
 
 
 def _vectorised_softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -588,25 +604,15 @@ _masked_softmax = Exercise(
         ),
         *(
             Misconception(
-                "fill_too_small",
-                _filled_with(fill),
-                f"You fill hidden scores with {fill:g}, an ordinary score: exp({fill:g}) is {math.exp(fill):.2g}, so "
-                f"hidden tokens "
-                "still get a share. Fill with a large negative number, best -np.inf.",
-                MASKS,
-            )
-            for fill in (-1.0, -5.0, -10.0)
-        ),
-        *(
-            Misconception(
                 "finite_fill",
-                _filled_with(fill),
-                f"You fill hidden scores with {fill:g}. Here the kept scores are lower than that, and the hidden "
-                f"token wins. "
-                "Only -np.inf is below every score.",
+                implementation(fill),
+                "You fill hidden scores with an ordinary number. A hidden token then keeps a share, however small, "
+                "and where "
+                "all other scores are lower than your number it even wins. Only -np.inf is below every score.",
                 MASKS,
             )
-            for fill in (-50.0, -100.0, -999.0, -1e3, -9999.0, -1e4)
+            for fill in (-1.0, -5.0, -10.0, -20.0, -50.0, -100.0, -1e3, -9999.0, -1e4)
+            for implementation in (_filled_with, _filled_then_hidden)
         ),
         Misconception(
             "fully_masked_uniform",
@@ -914,7 +920,12 @@ _effective_choices = Exercise(
             "You sum over the whole array. Each row has an entropy of its own: sum along `axis`.",
             AXES,
         ),
-        Misconception("ignores_axis", lambda weights, axis=-1: effective_choices(weights, -1), _axis_text, AXES),
+        Misconception(
+            "ignores_axis",
+            lambda weights, axis=-1: effective_choices(weights, -1),
+            "You sum along the last axis whatever `axis` says. Hand `axis` on to the sum.",
+            AXES,
+        ),
         Misconception(
             "wrong_axis",
             lambda weights, axis=-1: effective_choices(weights, 0),

@@ -286,6 +286,10 @@ SCORE_MISTAKES = (
 # Mistakes with the softmax and with the mask, as functions of scores and `keep`.
 
 
+def _filled_then_hidden(fill: float) -> Callable[..., np.ndarray]:
+    return lambda scores, keep: _softmax(_hidden(scores, keep, fill)) * (1 if keep is None else keep)
+
+
 def _filled(fill: float, softmax: Callable[..., np.ndarray] = _softmax) -> Callable[..., np.ndarray]:
     return lambda scores, keep: softmax(_hidden(scores, keep, fill))
 
@@ -514,25 +518,15 @@ WEIGHT_MISTAKES: tuple[_Weighing, ...] = (
     ),
     *(
         (
-            "fill_too_small",
-            _filled(fill),
-            f"You fill hidden scores with {fill:g}, an ordinary score: exp({fill:g}) is {math.exp(fill):.2g}, so "
-            f"hidden "
-            "keys still get a share. " + _HIDE_FIRST,
-            TWO_MASKS,
-        )
-        for fill in (-1.0, -5.0, -10.0)
-    ),
-    *(
-        (
             "finite_fill",
-            _filled(fill),
-            f"You fill hidden scores with {fill:g}. Here the visible scores are lower than that, and a hidden key "
-            f"wins. "
-            "Only minus infinity is below every score.",
+            weigh,
+            "You fill hidden scores with an ordinary number. A hidden key then keeps a share, however small, and "
+            "where all "
+            "visible scores are lower than your number it even wins. Only minus infinity is below every score.",
             TWO_MASKS,
         )
-        for fill in (-50.0, -100.0, -999.0, -1e3, -9999.0, -1e4)
+        for fill in (-1.0, -5.0, -10.0, -20.0, -50.0, -100.0, -1e3, -9999.0, -1e4)
+        for weigh in (_filled(fill), _filled_then_hidden(fill))
     ),
     (
         "fully_masked_nan",

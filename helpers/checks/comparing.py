@@ -11,9 +11,10 @@ import numpy as np
 
 from helpers.checks.encoding import Opaque, Tensor, decode
 
-# Room for a different order of floating-point operations, far below any difference between two formulas.
+# Room for another order of operations and for float32 on the way (NumPy makes float64 of it again), so that the
+# verdict does not hang on the seed; far below any difference between two formulas.
 _TOLERANCE = {
-    "float64": (1e-6, 1e-8),
+    "float64": (2e-5, 5e-6),
     "float32": (1e-4, 1e-5),
     "bfloat16": (3e-2, 3e-2),
     "float16": (3e-3, 3e-3),

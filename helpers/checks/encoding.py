@@ -45,7 +45,7 @@ def encode(value: Any, depth: int = 0) -> Any:
         return {"kind": "int", "value": str(value)} if abs(value) < 10**300 else _opaque("an int of over 300 digits")
     if type(value) is float:
         return {"kind": "float", "value": repr(value)}
-    if isinstance(value, str):
+    if type(value) is str:
         return {"kind": "plain", "value": value[:MAX_TEXT]}
     if isinstance(value, np.generic) or type(value) is np.ndarray:
         return _encode_array(value)

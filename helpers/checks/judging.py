@@ -134,7 +134,13 @@ class _Judgement:
 
     def report(self) -> Report:
         if all(outcome.error_type == "NotImplementedError" for outcome in self.outcomes):
-            return Report(self.exercise.id, "not written", self.exercise.points, section=self.exercise.section)
+            return Report(
+                self.exercise.id,
+                "not written",
+                self.exercise.points,
+                notes=self._why_not_written(),
+                section=self.exercise.section,
+            )
         families = self._families()
         score = sum(family.share for family in families if family.passed) if families[0].passed else 0.0
         complete = all(family.passed for family in families)
@@ -150,6 +156,13 @@ class _Judgement:
             self._notes(families),
             self.exercise.section,
         )
+
+    def _why_not_written(self) -> tuple[str, ...]:
+        where = next((outcome.error["where"] for outcome in self.outcomes if outcome.error), None)
+        name = where.get("function") if isinstance(where, dict) else None
+        if isinstance(self.exercise.reference, type) or name in (None, self.exercise.id):
+            return ()
+        return (f"It calls `{str(name)[:60]}`, which is not written yet. Write that one first.",)
 
     def _read_outcomes(self) -> list[Outcome]:
         outcomes = []
@@ -205,6 +218,8 @@ class _Judgement:
             findings.append(self._changed_input(min(self.changed)))
         findings += self._broken_laws(unexplained)
         general = [found for index in unexplained if (found := self._general(index))]
+        if any(index in self.differences and self.differences[index].kind == "wrong_values" for index in unexplained):
+            general = [found for found in general if found.id != "not_finite"]
         # Beside another mistake, NaN is most likely one of its consequences.
         findings += [found for found in general if not findings or found.id != "not_finite"][:1]
         return tuple(findings)
@@ -218,7 +233,24 @@ class _Judgement:
         inputs = self.exercise.named_arguments(index, self.seed)
         value = self.outcomes[index].value
         broken = ((law, law.broken(inputs, value)) for law in self.exercise.laws)
-        return [Finding(law.id, text, law.section) for law, text in broken if text][:1]
+        findings = [Finding(law.id, text, law.section) for law, text in broken if text]
+        return (findings or self._nearly_right(index))[:1]
+
+    def _nearly_right(self, index: int) -> list[Finding]:
+        part = self.differences[index].part
+        wanted, got = (
+            _numbers_of(_part_of(outcome.value, part, self.exercise.returns))
+            for outcome in (self.expected[index], self.outcomes[index])
+        )
+        if wanted is None or got is None or wanted.shape != got.shape:
+            return []
+        off = float(np.max(np.abs(wanted - got)))
+        if not 0 < off < 1e-3 * max(float(np.max(np.abs(wanted))), 1e-9):
+            return []
+        text = (
+            f"Your result is off by {off:.1g}. Is something rounded, or is a small number added that need not be there?"
+        )
+        return [Finding("nearly_right", text, self.exercise.section)]
 
     def _named(self, failing: list[int]) -> tuple[list[Finding], list[int]]:
         """Misconceptions whose results equal the learner's, the one that explains most cases first."""
@@ -233,6 +265,8 @@ class _Judgement:
             number: sum(self._predicts_failure(mistakes[number].implementation, index) for index in passing)
             for number in matches
         }
+        # One that would have failed much of what is right is not what happened, whatever it equals by chance.
+        matches = {number: matched for number, matched in matches.items() if contradicted[number] <= 4 * len(matched)}
         named: dict[str, tuple[Finding, list[int]]] = {}
         unexplained = list(failing)
         while matches:
@@ -402,6 +436,8 @@ class _Judgement:
             expected_text, got_text = part + wanted, part + came
         else:
             expected_text, got_text = show(expected, found.index), show(got, found.index)
+        if expected_text == got_text:
+            got_text += f" ({found.text}, in digits that are not shown)"
         return Example(
             self.exercise.cases[index].title,
             tuple((name, show(value)) for name, value in inputs.items()),
@@ -429,6 +465,14 @@ class _Judgement:
 
 def _common(some: Iterable[int], others: Iterable[int]) -> int:
     return len(set(some) & set(others))
+
+
+def _numbers_of(value: Any) -> np.ndarray | None:
+    array = getattr(value, "array", value)
+    if isinstance(array, bool) or not isinstance(array, int | float | np.generic | np.ndarray):
+        return None
+    array = np.asarray(array, dtype=float)
+    return array if array.size and np.isfinite(array).all() else None
 
 
 def _part_of(value: Any, part: str, returns: tuple[str, ...]) -> Any:

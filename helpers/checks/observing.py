@@ -8,7 +8,10 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from helpers.checks import isolation, pristine
 from helpers.checks.encoding import encode, fingerprint
@@ -42,9 +45,10 @@ def observe(exercise: Exercise | Quiz, implementation: Any, seed: int) -> dict[s
     if isinstance(exercise, Quiz):
         return observations | {"defined": True, "answer": encode(implementation)}
     observations["defined"] = True
-    module = str(getattr(implementation, "__module__", ""))
-    if module.split(".")[0] in _LIBRARIES:
-        return observations | {"library": f"{module}.{getattr(implementation, '__name__', '')}"}
+    if isinstance(implementation, FunctionType | BuiltinFunctionType | np.ufunc):
+        module = str(getattr(implementation, "__module__", None))
+        if module.split(".")[0] in _LIBRARIES:
+            return observations | {"library": f"{module}.{implementation.__name__}"}
     if not callable(implementation) or inspect.isclass(implementation) != inspect.isclass(exercise.reference):
         return observations | {"found": _describe(implementation)}
 
@@ -54,6 +58,7 @@ def observe(exercise: Exercise | Quiz, implementation: Any, seed: int) -> dict[s
         send({"replaced": pristine.replaced()})
 
     run = isolation.run(work, TIME_LIMIT)
+    observations["replaced"] += pristine.restore()  # where the answer ran in this process
     cases = [message for message in run.messages if "outcome" in message]
     late = [name for message in run.messages if "outcome" not in message for name in message.get("replaced", [])]
     return observations | {

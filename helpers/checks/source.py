@@ -32,11 +32,20 @@ def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") ->
         tree = ast.parse(source)
     except SyntaxError:
         return []
-    aliases = _USUAL_ALIASES | _imports(context) | _imports(source)
-    found = {name: None for name in _imports(source).values() if name in forbidden}
+    own = _imports(source)
+    aliases = _USUAL_ALIASES | _imports(context) | own
+    # What stands in a cell to try the answer out is no part of it.
+    tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr | ast.Assert)]
+    found = {name: None for name in own.values() if name in forbidden or _hands_out_answers(name)}
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for node in ast.walk(tree):
         name = _dotted_name(node, aliases)
-        if name and (name in forbidden or _hands_out_answers(name)):
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in classes:
+            continue
+        if name and (name in forbidden or (root.id in own and _hands_out_answers(name))):
             found[name] = None
         elif isinstance(node, ast.Attribute) and f".{node.attr}" in forbidden and _is_method_of_a_value(node, aliases):
             found[f"the method .{node.attr}"] = None

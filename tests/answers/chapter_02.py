@@ -727,7 +727,7 @@ def attention_tiny_fill(Q, K, V, keep=None):
     return weights @ V, weights
 
 
-@wrong("attention", "fill_too_small")
+@wrong("attention", "finite_fill")
 def attention_fill_of_minus_ten(Q, K, V, keep=None):
     scores = good_scores(Q, K) if keep is None else np.where(keep, good_scores(Q, K), -10)
     weights = good_softmax(scores)
