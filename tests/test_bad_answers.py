@@ -16,6 +16,7 @@ from helpers.checks.card import card_html
 from helpers.checks.judging import judge
 from helpers.checks.observing import MISSING, observe
 from helpers.checks.registry import find
+from helpers.checks.source import library_calls
 
 needs_fork = pytest.mark.skipif(not isolation.CAN_FORK, reason="only a forked child survives this")
 
@@ -334,3 +335,22 @@ def test_nothing_is_left_running(monkeypatch):
 )
 def test_a_mistake_nobody_listed_still_gets_a_sentence(exercise_id, implementation, named):
     assert named in judge_implementation(exercise_id, implementation, seed=3).misconceptions
+
+
+CONTEXT = "import torch\nclass Tools:\n    @staticmethod\n    def softmax(scores, axis):\n        return scores"
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls"),
+    [
+        ("def softmax(s, axis=-1):\n    return Tools.softmax(s, axis)", False),
+        ("def softmax(s, axis=-1):\n    return s\nassert softmax(x) == torch.softmax(x, 0)", False),
+        ("def softmax(s, axis=-1):\n    return s\nfrom helpers.checks import check\ncheck('softmax')", False),
+        ("from scipy.special import softmax", True),
+        ("from helpers.checks.chapter_01_softmax import softmax", True),
+        ("from helpers import portfolio\nsoftmax = portfolio.load('01_softmax', 'softmax')", True),
+        ("def softmax(s, axis=-1):\n    return torch.tensor(s).softmax(axis).numpy()", True),
+    ],
+)
+def test_library_calls_are_told_from_ones_own(answer, calls):
+    assert bool(library_calls(answer, find("softmax").forbidden, CONTEXT)) is calls

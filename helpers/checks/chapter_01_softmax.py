@@ -253,9 +253,11 @@ SOFTMAX_MISTAKES = (
         Misconception(
             "scores_clipped",
             _clipped(limit),
-            f"Your weights equal those of scores clipped to at most {limit} in size: scores beyond it can no longer "
-            f"be told "
-            "apart. Subtract each row's maximum instead.",
+            "Your result equals one in which scores, or their distances from the maximum, are cut off at a limit (or "
+            "a small "
+            "number is added to every exp): what lies beyond can no longer be told apart. Subtract each row's "
+            "maximum, and "
+            "nothing needs a limit.",
             LARGE,
         )
         for limit in (20, 30, 50, 88, 100, 500, 700, 709)
@@ -614,6 +616,22 @@ _masked_softmax = Exercise(
             for fill in (-1.0, -5.0, -10.0, -20.0, -50.0, -100.0, -1e3, -9999.0, -1e4)
             for implementation in (_filled_with, _filled_then_hidden)
         ),
+        *(
+            Misconception(
+                "plus_infinity",
+                implementation,
+                "You fill hidden scores with plus infinity: the hidden tokens then win, or everything becomes NaN. "
+                "Fill with "
+                "-np.inf.",
+                MASKS,
+            )
+            for implementation in (
+                _filled_with(np.inf, _vectorised_softmax),
+                lambda scores, keep, axis=-1: np.nan_to_num(
+                    _filled_with(np.inf, _vectorised_softmax)(scores, keep, axis)
+                ),
+            )
+        ),
         Misconception(
             "fully_masked_uniform",
             _filled_with(-1e9),
@@ -879,13 +897,16 @@ _effective_choices = Exercise(
             "The minus sign of the entropy is missing: your result is 1 / choices.",
             CHOICES,
         ),
-        Misconception(
-            "nan_at_zero",
-            _nan_at_zero,
-            "A share of 0 gives NaN in your code: log(0) is -infinity, and 0 times that has no value. A share of 0 "
-            "adds "
-            "nothing to the entropy: leave it out.",
-            CHOICES,
+        *(
+            Misconception(
+                "nan_at_zero",
+                implementation,
+                "A share of 0 gives NaN in your code: log(0) is -infinity, and 0 times that has no value. A share of "
+                "0 adds "
+                "nothing to the entropy: leave it out, before the sum.",
+                CHOICES,
+            )
+            for implementation in (_nan_at_zero, lambda weights, axis=-1: np.nan_to_num(_nan_at_zero(weights, axis)))
         ),
         Misconception(
             "logarithms_not_weighed",

@@ -37,7 +37,7 @@ def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") ->
     # What stands in a cell to try the answer out is no part of it.
     tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr | ast.Assert)]
     found = {name: None for name in own.values() if name in forbidden or _hands_out_answers(name)}
-    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = _classes(source) | _classes(context)
     for node in ast.walk(tree):
         name = _dotted_name(node, aliases)
         root = node
@@ -72,6 +72,13 @@ def source_of(implementation: Any) -> str | None:
         return textwrap.dedent(inspect.getsource(implementation))
     except (OSError, TypeError, ValueError, SyntaxError):
         return None
+
+
+def _classes(source: str) -> set[str]:
+    try:
+        return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+    except SyntaxError:
+        return set()
 
 
 def _imports(source: str) -> dict[str, str]:

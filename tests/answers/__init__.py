@@ -19,7 +19,7 @@ class Answer:
     named: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.exercise}-{self.implementation.__name__}"
+        return f"{self.exercise}-{getattr(self.implementation, '__name__', 'object')}"
 
 
 RIGHT: list[Answer] = []

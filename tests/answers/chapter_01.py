@@ -519,3 +519,45 @@ def one_number_for_all(weights, axis=-1):
 @wrong("effective_choices")
 def large_shift(weights, axis=-1):
     return np.exp(-np.sum(weights * np.log(weights + 1e-3), axis=axis))
+
+
+# What learners in a trial wrote, and nobody had listed
+
+
+@wrong("softmax", "nearly_right")
+def four_digits(scores, axis=-1):
+    return np.round(good_softmax(scores, axis), 4)
+
+
+@wrong("softmax")
+def a_little_for_everyone(scores, axis=-1):
+    exps = np.exp(scores - scores.max(axis=axis, keepdims=True)) + 1e-9
+    return exps / exps.sum(axis=axis, keepdims=True)
+
+
+@wrong("softmax", "scores_clipped")
+def distances_clipped(scores, axis=-1):
+    exps = np.exp(np.clip(scores - scores.max(axis=axis, keepdims=True), -30, 0))
+    return exps / exps.sum(axis=axis, keepdims=True)
+
+
+@wrong("softmax", "library_call")
+def method_of_tensor(scores, axis=-1):
+    import torch
+
+    return torch.Tensor.softmax(torch.as_tensor(scores), axis).numpy()
+
+
+@wrong("masked_softmax", "plus_infinity")
+def filled_with_plus_infinity(scores, keep, axis=-1):
+    return good_softmax(np.where(keep, scores, np.inf), axis)
+
+
+@wrong("masked_softmax", "finite_fill")
+def filled_with_minus_twenty(scores, keep, axis=-1):
+    return good_softmax(np.where(keep, scores, -20), axis) * keep
+
+
+@wrong("effective_choices", "nan_at_zero")
+def nan_made_zero(weights, axis=-1):
+    return np.nan_to_num(np.exp(-(weights * np.log(weights)).sum(axis=axis)))

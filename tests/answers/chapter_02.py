@@ -1150,3 +1150,8 @@ def head_with_an_activation(X, W_Q, W_K, W_V, keep=None):
 def head_with_a_shortcut(X, W_Q, W_K, W_V, keep=None):
     output, weights = good_attention(X @ W_Q, X @ W_K, X @ W_V, keep)
     return output + X @ W_V, weights
+
+
+right("attention_scores")(
+    np.vectorize(lambda Q, K: Q @ K.T / np.sqrt(Q.shape[-1]), signature="(q,d),(k,d)->(q,k)"),
+)
