@@ -2,24 +2,17 @@
 
 The forward of chapter 3's `MultiHeadAttention` against `nn.MultiheadAttention` with the same weights, without
 gradients. Both are run in turns, and the best of all turns counts. 2.0 means that the course takes twice as long.
+Then, in the same run, what gqa.py and kv_cache.py print by themselves.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
+import gqa
+import kv_cache
 import torch
+from common import answers_of, best_times
 from torch import Tensor, nn
 
-from helpers import notebooks
-
-SOLUTIONS = Path(__file__).resolve().parents[1] / "solutions"
-TURNS = 15
 #: (sequences, tokens, d_model, heads)
 SIZES = ((1, 32, 64, 4), (16, 32, 64, 4), (1, 128, 512, 8), (4, 256, 512, 8), (1, 1024, 512, 8))
 
@@ -29,7 +22,7 @@ def main() -> None:
     torch.manual_seed(0)
     print("MultiHeadAttention of chapter 3 / nn.MultiheadAttention, one thread")
     print("sequences  tokens  d_model  heads   both with weights   library without")
-    multi_head = solution("03_multi_head", "MultiHeadAttention")
+    multi_head = answers_of("03_multi_head")["MultiHeadAttention"]
     with torch.inference_mode():
         for size in SIZES:
             with_weights, without = multi_head_ratios(multi_head, *size)
@@ -57,23 +50,7 @@ def multi_head_ratios(
     return our_time / library_times[0], our_time / library_times[1]
 
 
-def solution(chapter: str, name: str) -> Any:
-    """What a solution notebook defines under this name."""
-    with contextlib.redirect_stdout(io.StringIO()):  # what the portfolio says about earlier chapters
-        definitions = notebooks.define(notebooks.read(SOLUTIONS / chapter / f"{chapter}.ipynb"))
-    return definitions.names[name]
-
-
-def best_times(*runs: Callable[[], Any]) -> list[float]:
-    """The best time of each, in seconds, of turns in which all are run."""
-    best = [float("inf")] * len(runs)
-    for _ in range(TURNS):
-        for number, run in enumerate(runs):
-            start = time.perf_counter()
-            run()
-            best[number] = min(best[number], time.perf_counter() - start)
-    return best
-
-
 if __name__ == "__main__":
     main()
+    gqa.main()
+    kv_cache.main()

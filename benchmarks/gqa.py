@@ -8,24 +8,16 @@ that `grouped_attention` takes twice as long.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import math
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
+from common import answers_of, best_times
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from helpers import notebooks
-
-NOTEBOOK = Path(__file__).resolve().parents[1] / "solutions" / "06_gqa" / "06_gqa.ipynb"
 N_HEADS, N_KV_HEADS, D_HEAD = 32, 8, 128
-SECONDS = 2.0
 #: (new tokens, all tokens, with a causal mask)
 SIZES = ((1, 128, False), (1, 512, False), (1, 2048, False), (128, 128, False), (128, 128, True))
 
@@ -33,8 +25,7 @@ SIZES = ((1, 128, False), (1, 512, False), (1, 2048, False), (128, 128, False), 
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    with contextlib.redirect_stdout(io.StringIO()):  # what the portfolio says about earlier chapters
-        answers = notebooks.define(notebooks.read(NOTEBOOK)).names
+    answers = answers_of("06_gqa")
     print(f"grouped_attention of chapter 6, {N_HEADS} query and {N_KV_HEADS} key/value heads of {D_HEAD}, one thread")
     print("new tokens  all tokens  causal mask   / torch   / by repeating")
     with torch.inference_mode():
@@ -71,18 +62,6 @@ def inputs(n_new: int, n_total: int, n_kv_heads: int) -> tuple[Tensor, Tensor, T
     q = torch.randn(1, N_HEADS, n_new, D_HEAD)
     k, v = (torch.randn(1, n_kv_heads, n_total, D_HEAD) for _ in range(2))
     return q, k, v
-
-
-def best_times(*runs: Callable[[], Any]) -> list[float]:
-    """The best time of each, in seconds, of turns in which all are run."""
-    best = [math.inf] * len(runs)
-    until = time.perf_counter() + SECONDS
-    while time.perf_counter() < until:
-        for number, run in enumerate(runs):
-            start = time.perf_counter()
-            run()
-            best[number] = min(best[number], time.perf_counter() - start)
-    return best
 
 
 if __name__ == "__main__":

@@ -6,19 +6,14 @@ without, the whole text is fed. One attention layer of d_model 512 with 8 heads,
 
 from __future__ import annotations
 
-import contextlib
-import io
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from common import answers_of
 
-from helpers import notebooks
-
-NOTEBOOK = Path(__file__).resolve().parents[1] / "solutions" / "05_kv_cache" / "05_kv_cache.ipynb"
 TOKENS = (32, 128, 512, 2048)
 D_MODEL, N_HEADS = 512, 8
 CACHED_STEPS, FULL_PASSES = 16, 3
@@ -27,8 +22,7 @@ CACHED_STEPS, FULL_PASSES = 16, 3
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    with contextlib.redirect_stdout(io.StringIO()):  # what the portfolio says about earlier chapters
-        answers = notebooks.define(notebooks.read(NOTEBOOK)).names
+    answers = answers_of("05_kv_cache")
     print("one more token, chapter 5's answers, one thread")
     print("tokens   without / with cache   with cache / with cache at 32   nbytes / kv_cache_bytes")
     with torch.inference_mode():
