@@ -3,6 +3,9 @@
 import os
 import sys
 
+#: Set while a class is graded quickly: pictures then show their words only.
+WITHOUT_PICTURES = "ATTENTION_COURSE_WITHOUT_PICTURES"
+
 # One thread by default: a Binder session has one slow core, and a check may then be run in a forked child.
 # torch reads the variable when it is imported; where that has happened already, it is told.
 if "OMP_NUM_THREADS" not in os.environ:

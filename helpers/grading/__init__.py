@@ -5,5 +5,11 @@ cells (`repairing`), run with a seed of its own (`executing`), and judged in thi
 `nbgrader_config.py` names these four. `release` writes notebooks/ from solutions/.
 """
 
-#: Notebook metadata in which grading keeps what it did: {"notes": [{"cell": id or "", "text": ...}], "seed": ...}.
+#: Notebook metadata in which grading keeps what it did, of a graded notebook:
+#: "notes": [{"cell": grade_id or "", "text": sentence}], what was put right before it ran and happened while it ran;
+#: "submission": the digest of what was handed in;
+#: "seed": the number that its cases were made from;
+#: "sandbox": whether it ran in one;
+#: "reports": {exercise id: {"state", "earned", "points", "misconceptions": [ids], "notes": [sentences]}}, the verdicts.
+#: The notes of a verdict say what happened to its test cell: what was put right, and why it could not be judged.
 METADATA = "attention_course"

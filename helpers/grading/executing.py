@@ -1,33 +1,80 @@
-"""Runs a submission, and goes on where its code does not want to."""
+"""Runs a submission in a sandbox, and goes on where its code does not want to.
+
+`nbgrader autograde` and the formgrader start one kernel after the other. `run` executes many submissions at a time by
+the pure function `execute`, in processes here or on other machines, and hands the result to `ExecuteSubmission`.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import secrets
-import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 from traitlets import Bool, Enum, Integer
+from traitlets.config import Config
 
+from helpers import WITHOUT_PICTURES
 from helpers.checks import OBSERVATIONS, SEED_VARIABLE
 from helpers.grading import METADATA
 from helpers.grading.cells import exercise_of
+from helpers.grading.kernels import SandboxedKernelManager
+from helpers.grading.sandbox import Limits, SandboxError, sandbox, unavailable
+from helpers.grading.template import TemplateProcess
 
 # What one cell may leave in the notebook, in characters: ordinary output, and what a test cell observed.
 _MAX_OUTPUT = 1_000_000
-_MAX_OBSERVATIONS = 50_000_000
+_MAX_OBSERVATIONS = 20_000_000
+# What may lie beside a submitted notebook, in files and bytes; the rest is not there when it runs.
+_MAX_FILES = 100
+_MAX_FILE_BYTES = 50_000_000
 _ARGUMENTS = (
     "--InteractiveShellApp.ignore_cwd=True",  # with PYTHONSAFEPATH: a submitted numpy.py is not imported
     "--IPKernelApp.log_level=ERROR",
+    "--HistoryManager.hist_file=:memory:",
 )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A repaired notebook that is to be executed, with the files beside it. Holds all that `execute` needs."""
+
+    owner: str
+    name: str
+    notebook: bytes
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    note: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def execute(job: Job) -> bytes:
+    """The executed notebook of a job, from nothing but the job: the same function here and on other machines.
+
+    Keeps a process from which kernels are forked, one for each process that calls it. SandboxError where there is
+    no sandbox and the settings ask for one.
+    """
+    settings = Config(job.settings)
+    executing = ExecuteSubmission(config=settings)
+    if executing.sandbox:
+        executing.template = _template()
+    notebook = nbformat.reads(job.notebook.decode(), as_version=4)
+    resources = ResourcesDict(nbgrader={"student": job.owner, "notebook": job.name})
+    began = time.monotonic()
+    executing.run(notebook, resources, job.files, job.note)
+    notebook.metadata[METADATA].seconds = round(time.monotonic() - began, 2)
+    return nbformat.writes(notebook).encode()
 
 
 class ExecuteSubmission(Execute):
@@ -37,36 +84,56 @@ class ExecuteSubmission(Execute):
     were through. So such a cell costs its own exercise and no other, and an endless loop its time limit once.
     """
 
+    sandbox = Bool(True, help="Whether student code runs in a sandbox; without one it runs with your rights.").tag(
+        config=True
+    )
+    pictures = Bool(True, help="Whether the notebooks' pictures are drawn; their words are there in any case.").tag(
+        config=True
+    )
     submission_timeout = Integer(600, help="Seconds that a whole submission may take.").tag(config=True)
     max_restarts = Integer(10, help="How often a submission may stop its kernel.").tag(config=True)
     store_widget_state = Bool(False).tag(config=True)
     record_timing = Bool(False).tag(config=True)
     shutdown_kernel = Enum(["graceful", "immediate"], default_value="immediate").tag(config=True)
+    template: str | None = None  # the address of one, see `kernels`
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
-        """Run the notebook; its seed goes into resources[METADATA]["seed"] and into the notebook's metadata."""
+        """Run the notebook; its seed and what happened go into its metadata."""
+        files, note = files_beside(Path(resources["metadata"]["path"]))
+        self.run(nb, resources, files, note)
+        return nb, resources
+
+    def run(self, nb: NotebookNode, resources: ResourcesDict, files: Mapping[str, bytes], note: str = "") -> None:
+        """Run the notebook among these files. SandboxError if there is no sandbox but ought to be."""
+        if self.sandbox and unavailable():
+            raise SandboxError(
+                f"{unavailable()} To grade without a sandbox all the same: --no-sandbox, "
+                "or --ExecuteSubmission.sandbox=False for nbgrader autograde. Student code then has your rights."
+            )
         seed = secrets.randbelow(2**32)
-        resources[METADATA] = {"seed": seed}
-        nb.metadata[METADATA] = {**nb.metadata.get(METADATA, {}), "seed": seed}
+        kept = nb.metadata.setdefault(METADATA, NotebookNode())
+        notes = [*kept.get("notes", []), *([{"cell": "", "text": note}] if note else [])]
+        kept.update(seed=seed, sandbox=self.sandbox, notes=notes)
         self.nb, self.resources = nb, resources
         self._owner = resources.get("nbgrader", {}).get("student", "?")
         self._deadline = time.monotonic() + self.submission_timeout
+        self._environment = {SEED_VARIABLE: str(seed), "PYTHONSAFEPATH": "1", "NBGRADER_EXECUTION": "autograde"}
+        if not self.pictures:
+            self._environment[WITHOUT_PICTURES] = "1"
         done: set[int] = set()
         for _ in range(self.max_restarts + 1):
-            if self._run_rest(done, seed):
-                return nb, resources
+            if self._run_rest(done, files):
+                return
         for index, cell in enumerate(nb.cells):
             if exercise_of(cell) and index not in done:
                 self._say(cell, "NotRun", f"the submission had stopped its kernel {self.max_restarts + 1} times")
-        return nb, resources
 
-    def _run_rest(self, done: set[int], seed: int) -> bool:
+    def _run_rest(self, done: set[int], files: Mapping[str, bytes]) -> bool:
         """Run the cells that are not `done` in a new kernel; False if one of them stopped it."""
         self.reset_execution_trackers()
         self._sizes: dict[int, int] = {}
         self.extra_arguments = list(dict.fromkeys([*self.extra_arguments, *_ARGUMENTS]))
-        environment = {**os.environ, SEED_VARIABLE: str(seed), "PYTHONSAFEPATH": "1"}
-        with _copy_of(self.resources["metadata"]["path"]) as folder, self.setup_kernel(env=environment, cwd=folder):
+        with self._kernel(files):
             self.nb.metadata.language_info = self.wait_for_reply(self.kc.kernel_info())["content"]["language_info"]
             for index, cell in enumerate(self.nb.cells):
                 if cell.cell_type != "code" or index in done:
@@ -78,10 +145,30 @@ class ExecuteSubmission(Execute):
                 problem = self._run_cell(cell, index)
                 if problem or self._timed_out or exercise_of(cell):
                     done.add(index)
+                if self._timed_out:
+                    self._note(cell, f"was stopped after {self.timeout} seconds")
                 if problem:
                     self._say(cell, "KernelStopped", problem)
                     return False
         return True
+
+    @contextlib.contextmanager
+    def _kernel(self, files: Mapping[str, bytes]) -> Iterator[None]:
+        """A kernel in a folder with these files, which lasts no longer than it."""
+        name = self.resources["nbgrader"]["notebook"]
+        self._room = None
+        if self.sandbox:
+            with sandbox(files, name, Limits(cpu_time=self.submission_timeout), self._environment) as room:
+                self._room = room
+                self.km = SandboxedKernelManager(room, self.template, config=self.config)
+                with self.setup_kernel():
+                    yield
+        else:
+            with (
+                tempfile.TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as place,
+                self.setup_kernel(env={**os.environ, **self._environment}, cwd=_unpacked(Path(place) / name, files)),
+            ):
+                yield
 
     def _run_cell(self, cell: NotebookNode, index: int) -> str:
         """Run one cell; returns what is wrong with the kernel afterwards, or ""."""
@@ -89,7 +176,8 @@ class ExecuteSubmission(Execute):
         try:
             self.execute_cell(cell, index, store_history=True)
         except Exception as error:  # the kernel died, does not answer, or answers what the client cannot read
-            return f"this cell stopped the notebook, which was run again without it ({type(error).__name__})"
+            excess = self._room.excess if self._room else ""
+            return f"this cell stopped the notebook, which was run again without it ({excess or type(error).__name__})"
         payload = self._reply.get("payload") or []
         if any(isinstance(item, dict) and item.get("source") == "ask_exit" for item in payload):
             return "this cell told the notebook to exit, which was run again without it"
@@ -100,8 +188,18 @@ class ExecuteSubmission(Execute):
         return self._reply.get("ename") == self.error_on_timeout["ename"]
 
     def _say(self, cell: NotebookNode, name: str, text: str) -> None:
-        self.log.warning("%s of %s: %s", self.resources["nbgrader"]["notebook"], self._owner, text)
+        self._note(cell, text)
         cell.outputs.append(new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"]))
+
+    def _note(self, cell: NotebookNode, text: str) -> None:
+        """Keep a sentence for the log and the report."""
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        where = f"`{grade_id}`" if grade_id else f"the cell that begins {cell.source.strip()[:40]!r}"
+        self.log.warning("%s of %s: %s: %s", self.resources["nbgrader"]["notebook"], self._owner, where, text)
+        self.nb.metadata[METADATA].notes.append({"cell": "", "text": f"{where}: {text}"})
+
+    def handle_comm_msg(self, outs: list[NotebookNode], msg: dict[str, Any], cell_index: int) -> None:
+        """Take nothing from widgets: their state is not kept, and student code could write it."""
 
     def on_cell_executed(self, **kwargs: Any) -> None:
         super().on_cell_executed(**kwargs)
@@ -126,10 +224,49 @@ class ExecuteSubmission(Execute):
         return super().output(outs, msg, display_id, cell_index)
 
 
-@contextlib.contextmanager
-def _copy_of(folder: str) -> Iterator[str]:
-    """A copy of a submission's folder that lasts as long as one kernel: what student code does to it has no effect."""
-    with tempfile.TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as place:
-        copy = os.path.join(place, os.path.basename(folder))
-        shutil.copytree(folder, copy, symlinks=True)
-        yield copy
+def files_beside(*folders: Path) -> tuple[dict[str, bytes], str]:
+    """The files in these folders but for notebooks and links, by relative path; those of later folders count.
+
+    They come with a sentence if some were left out because there are too many.
+    """
+    files, size = {}, 0
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix == ".ipynb" or path.is_symlink() or not path.is_file():
+                continue
+            size += path.stat().st_size
+            if size > _MAX_FILE_BYTES or len(files) == _MAX_FILES:
+                return files, "Some of the files beside the notebook were left out: they are too many or too large."
+            files[str(path.relative_to(folder))] = path.read_bytes()
+    return files, ""
+
+
+def _unpacked(folder: Path, files: Mapping[str, bytes]) -> str:
+    folder.mkdir()
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return str(folder)
+
+
+_lock = threading.Lock()
+_shared_template = ""
+_own_template: TemplateProcess | None = None
+
+
+def use_template(address: str) -> None:
+    """Let this process fork its kernels from a template that another one looks after."""
+    global _shared_template
+    _shared_template = address
+
+
+def _template() -> str:
+    """The address of a template: the shared one, else this process's own, started when it is needed first."""
+    global _own_template
+    if _shared_template and os.path.exists(_shared_template):
+        return _shared_template
+    with _lock:
+        if _own_template is None or not _own_template.is_alive:
+            _own_template = TemplateProcess()
+            atexit.register(_own_template.close)
+        return _own_template.address

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import nbformat
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
@@ -28,26 +30,36 @@ class JudgeObservations(NbGraderPreprocessor):
     """Gives every test cell its points and its report card, in place of whatever it had put out.
 
     The seed comes from `ExecuteSubmission`, or from the notebook when it was executed earlier: observations stay in
-    the cell's output, so that they can be judged again. Never raises; what cannot be judged earns 0.
+    the cell's output, so that they can be judged again. The verdicts go into the notebook's metadata as well, for
+    programs to read; what stood there before is replaced. Never raises; what cannot be judged earns 0.
     """
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         """Judge all test cells of an executed notebook."""
-        kept = nb.metadata.get(METADATA, {})
+        kept = nb.metadata.get(METADATA)
+        kept = dict(kept) if isinstance(kept, Mapping) else {}
         seed = (resources.get(METADATA) or kept).get("seed")
         owner = resources.get("nbgrader", {}).get("student", "?")
+        verdicts = {}
+        earlier_verdicts = kept.get("reports") if isinstance(kept.get("reports"), Mapping) else {}
         for cell in nb.cells:
             exercise_id = exercise_of(cell)
-            if exercise_id:
-                notes = [note["text"] for note in kept.get("notes", []) if note["cell"] == _grade_id(cell)]
-                cell.outputs = self._judged(nb, cell, exercise_id, seed, owner, notes)
+            earlier = earlier_verdicts.get(exercise_id, {})
+            if exercise_id and earlier.get("state") == "not judged" and not _bundles(cell):
+                verdicts[exercise_id] = earlier  # there is nothing new to say, and its card says why
+            elif exercise_id:
+                notes = _notes_on(_grade_id(cell), kept.get("notes"))
+                report, cell.outputs = self._judged(nb, cell, exercise_id, seed, owner, notes)
+                verdicts[exercise_id] = _verdict(report, notes)
             elif cell.cell_type == "code":
                 cell.outputs = [output for output in cell.outputs if OBSERVATIONS not in output.get("data", {})]
+        nb.metadata[METADATA] = nbformat.from_dict(kept | {"reports": verdicts})
         return nb, resources
 
     def _judged(
         self, nb: NotebookNode, cell: NotebookNode, exercise_id: str, seed: Any, owner: str, notes: list[str]
-    ) -> list[NotebookNode]:
+    ) -> tuple[Report, list[NotebookNode]]:
+        """The verdict on a test cell, and the cell's new outputs. `notes` stand on the card as well."""
         points = float(cell.metadata.nbgrader["points"])
         try:
             exercise, bundles = replace(find(exercise_id), points=points), _bundles(cell)
@@ -56,11 +68,33 @@ class JudgeObservations(NbGraderPreprocessor):
                 report = not_judged(exercise, problem)
             else:
                 report = judge(exercise, bundles[0], seed, *notebooks.of(nb).answer_and_context(exercise_id))
-            return _outputs(cell, replace(report, notes=(*report.notes, *notes)), bundles)
+            return report, _outputs(cell, replace(report, notes=(*report.notes, *notes)), bundles)
         except Exception:  # whatever a forged observation, or a test cell without an exercise, leads to
             self.log.exception("The test cell %s of %s could not be judged.", _grade_id(cell), owner)
             sorry = "Not judged: what this check handed over cannot be used."
-            return _outputs(cell, Report(exercise_id, "not judged", points, notes=(sorry,)), [])
+            report = Report(exercise_id, "not judged", points, notes=(sorry,))
+            return report, _outputs(cell, report, [])
+
+
+def _notes_on(grade_id: str, notes: Any) -> list[str]:
+    """What was put right about one cell. Notes that grading has not written itself may be anything."""
+    return [
+        note["text"]
+        for note in (notes if isinstance(notes, list) else [])
+        if isinstance(note, Mapping) and note.get("cell") == grade_id and isinstance(note.get("text"), str)
+    ]
+
+
+def _verdict(report: Report, notes: list[str]) -> dict[str, Any]:
+    """A report as the notebook's metadata keeps it. A card's hints and remarks are for the learner, and stay there."""
+    why = [finding.text for finding in report.findings] + list(report.notes) if report.state == "not judged" else []
+    return {
+        "state": report.state,
+        "earned": _earned(report),
+        "points": float(report.points),
+        "misconceptions": list(report.misconceptions),
+        "notes": [*notes, *why],
+    }
 
 
 def _bundles(cell: NotebookNode) -> list[Any]:
@@ -84,11 +118,15 @@ def _outputs(cell: NotebookNode, report: Report, bundles: list[Any]) -> list[Not
     data = {"text/html": card_html(report), "text/plain": report.message}
     if report.state != "not judged" and len(json.dumps(bundles[0])) <= _MAX_KEPT:
         data[OBSERVATIONS] = bundles[0]
-    earned = report.earned if math.isfinite(report.earned) else 0.0
+    points = {"text/plain": repr(_earned(report))}
     return [
         new_output("display_data", data=data),
-        new_output("execute_result", data={"text/plain": repr(float(earned))}, execution_count=cell.execution_count),
+        new_output("execute_result", data=points, execution_count=cell.execution_count),
     ]
+
+
+def _earned(report: Report) -> float:
+    return float(report.earned) if math.isfinite(report.earned) else 0.0
 
 
 def _grade_id(cell: NotebookNode) -> str:

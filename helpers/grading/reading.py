@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 import nbformat
@@ -14,6 +15,7 @@ from nbconvert.exporters import NotebookExporter
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4.rwbase import rejoin_lines
 
+_MAX_BYTES = 100_000_000
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its beginning
@@ -58,6 +60,15 @@ def made_valid(notebook: NotebookNode) -> NotebookNode:
 class SubmissionExporter(NotebookExporter):
     """Takes a submission through nbgrader's preprocessors, read by `read_notebook`."""
 
+    def from_filename(
+        self, filename: str, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Convert a file. UnreadableNotebook if it is a link, or no file, or very large: it is not opened then."""
+        problem = _why_not_opened(Path(filename))
+        if problem:
+            raise _set_aside(problem, resources)
+        return super().from_filename(filename, resources=resources, **kw)
+
     def from_file(
         self, file_stream: TextIO, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[Any, dict[str, Any]]:
@@ -65,12 +76,26 @@ class SubmissionExporter(NotebookExporter):
         try:
             notebook = read_notebook(file_stream.buffer.read())
         except UnreadableNotebook as error:
-            about = (resources or {}).get("nbgrader", {})
-            owner, name = about.get("student", "?"), about.get("notebook", "?")
-            raise UnreadableNotebook(
-                f"Set aside: the notebook {name} of {owner} cannot be read, since {error}. Ask for it again."
-            ) from None
+            raise _set_aside(str(error), resources) from None
         return self.from_notebook_node(notebook, resources=resources, **kw)
+
+
+def _why_not_opened(path: Path) -> str:
+    if path.is_symlink() or path.parent.is_symlink():
+        return "it is a link to another file"
+    if not path.is_file():
+        return "it is not an ordinary file"
+    if path.stat().st_size > _MAX_BYTES:
+        return f"it has more than {_MAX_BYTES // 1_000_000} MB"
+    return ""
+
+
+def _set_aside(reason: str, resources: dict[str, Any] | None) -> UnreadableNotebook:
+    about = (resources or {}).get("nbgrader", {})
+    owner, name = about.get("student", "?"), about.get("notebook", "?")
+    return UnreadableNotebook(
+        f"Set aside: the notebook {name} of {owner} cannot be read, since {reason}. Ask for it again."
+    )
 
 
 def _decode(content: bytes) -> str:

@@ -29,16 +29,18 @@ class ReleaseError(Exception):
     """Why nothing was released, in a sentence for whoever ran the command."""
 
 
-def released_files(course: Path, chapters: Iterable[str]) -> dict[Path, bytes]:
+def released_files(course: Path, chapters: Iterable[str], db_url: str = "") -> dict[Path, bytes]:
     """What nbgrader makes of these chapters' sources: paths relative to the course folder, and their contents.
 
-    The same sources always give the same bytes. ReleaseError, with nbgrader's log, when it fails.
+    The same sources always give the same bytes. With the URL of a gradebook the assignments are entered there, too.
+    ReleaseError, with nbgrader's log, when it fails.
     """
     config = _config(course)
     files = {}
-    with tempfile.TemporaryDirectory() as folder, _scripts_on_path():
+    with tempfile.TemporaryDirectory() as folder, scripts_on_path():
         workshop = Path(folder)
         config.CourseDirectory.root = str(workshop)
+        config.CourseDirectory.db_url = db_url or f"sqlite:///{workshop / 'gradebook.db'}"
         sources, released = _folder(config, "source"), _folder(config, "release")
         api = NbGraderAPI(config=config)
         for chapter in chapters:
@@ -178,7 +180,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _scripts_on_path() -> Iterator[None]:
+def scripts_on_path() -> Iterator[None]:
     """nbgrader's first gradebook starts `alembic` by its name, also where no environment is activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
@@ -18,6 +19,7 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from helpers.grading import METADATA
+from helpers.grading.course import digest_of
 from helpers.grading.reading import made_valid
 from helpers.notebooks import CHECK, defines
 
@@ -85,21 +87,36 @@ class RepairSubmission(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         """Repair the notebook; what was done goes into the log, the notebook's metadata and a cell at the top."""
         about = resources["nbgrader"]
+        folder = Path(resources["metadata"]["path"])
+        links = self._without_links(folder, about)
         try:
             expected = expected_cells(about["db_url"], about["notebook"], about["assignment"])
             nb = made_valid(nb)
             repaired = repair(nb.cells, expected)
         except Exception:
             self.log.exception("The notebook %s of %s could not be repaired.", about["notebook"], about["student"])
+            nb.metadata = NotebookNode({METADATA: {"notes": links, "submission": digest_of(folder)}})
             return nb, resources
+        repaired.notes += links
         for note in repaired.notes:
             self.log.warning("%s of %s: %s", about["notebook"], about["student"], note["text"])
         nb.cells = _with_notes_on_top(repaired)
         kernel = nb.metadata.get("kernelspec")
-        nb.metadata = NotebookNode({METADATA: {"notes": repaired.notes}})
+        nb.metadata = NotebookNode({METADATA: {"notes": repaired.notes, "submission": digest_of(folder)}})
         if kernel:
             nb.metadata.kernelspec = kernel
         return nb, resources
+
+    def _without_links(self, folder: Path, about: Mapping[str, str]) -> list[dict[str, str]]:
+        """Remove what nbgrader copied by way of links, such as the gradebook; returns a note for each."""
+        notes = []
+        for link in sorted(path for path in folder.rglob("*") if path.is_symlink()):
+            name = str(link.relative_to(folder))
+            if self.parent and self.parent.parent:
+                place = self.parent.parent._format_dest(about["assignment"], about["student"])
+                Path(place, name).unlink(missing_ok=True)
+            notes.append({"cell": "", "text": f"The file `{name}` is a link to another file; it was left out."})
+        return notes
 
 
 def expected_cells(db_url: str, notebook: str, assignment: str) -> dict[str, Expected]:

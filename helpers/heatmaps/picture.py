@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import os
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,7 +11,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
 
-from helpers import theme
+from helpers import WITHOUT_PICTURES, theme
 
 
 def our_look() -> AbstractContextManager[None]:
@@ -40,11 +41,14 @@ class Picture(Figure):
             super().savefig(fname, **{"bbox_inches": "tight", "pad_inches": 0.1} | options)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict, dict]:
+        words = html.escape(" ".join(self.alt_text.split()))
+        if WITHOUT_PICTURES in os.environ:
+            return {"text/html": f"<p><em>Picture: {words}</em></p>", "text/plain": self.alt_text}, {}
         image, png = self._small_image(), io.BytesIO()
         image.save(png, format="png", optimize=True)
         encoded = base64.b64encode(png.getvalue()).decode()
         page = (
-            f'<img alt="{html.escape(" ".join(self.alt_text.split()))}" '
+            f'<img alt="{words}" '
             f'width="{round(image.width * theme.SCREEN_DPI / theme.DPI)}" style="max-width:100%;height:auto" '
             f'src="data:image/png;base64,{encoded}">'
         )

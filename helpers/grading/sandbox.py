@@ -1,0 +1,274 @@
+"""Walls around student code: bubblewrap's namespaces, limits, and a watch that ends what grows over them.
+
+Inside there is a read-only system, Python with the course's `helpers`, and a small private folder that is gone
+afterwards. There is no network, no environment, no home, nobody else's process, and no other file of the course.
+Linux only; `unavailable` says why there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+import helpers
+
+#: The private folder in the sandbox, and in it the submission's own.
+HOME = "/home/learner"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
+_ETC = ("alternatives", "fonts", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
+_MEGABYTE = 1_000_000
+_LOOK_EVERY = 0.1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use at a time. Memory and files in bytes, CPU time in seconds for one process."""
+
+    memory: int = 1500 * _MEGABYTE
+    address_space: int = 16_000 * _MEGABYTE
+    processes: int = 40
+    cpu_time: int = 600
+    file_size: int = 50 * _MEGABYTE
+    files: int = 200 * _MEGABYTE
+
+
+class SandboxError(Exception):
+    """The sandbox could not be set up; the text says what to do."""
+
+
+@functools.cache
+def unavailable() -> str:
+    """Why there is no sandbox on this machine and what to do about it; "" if there is one."""
+    if sys.platform != "linux":
+        return "Student code runs in a sandbox only on Linux. Grade on Linux, or in a container or virtual machine."
+    if not shutil.which("bwrap"):
+        return "bubblewrap is missing. On Debian and Ubuntu: sudo apt-get install bubblewrap"
+    done = subprocess.run(
+        [*_walls(), "--", "/usr/bin/env", "true"], capture_output=True, text=True, timeout=60, env=clean_environment({})
+    )
+    if done.returncode:
+        return (
+            f"bubblewrap cannot make a sandbox here: {done.stderr.strip()[:300]}. "
+            "The system may forbid user namespaces: see the instructor's guide."
+        )
+    return ""
+
+
+@contextlib.contextmanager
+def sandbox(files: Mapping[str, bytes], name: str, limits: Limits, environment: Mapping[str, str]) -> Iterator[Sandbox]:
+    """A sandbox with these files (relative paths) in its working folder `name`; all in it is killed at the end."""
+    with tempfile.TemporaryDirectory(prefix="grading-", ignore_cleanup_errors=True) as place:
+        room = Sandbox(Path(place), files, name, limits, environment)
+        try:
+            yield room
+        finally:
+            room.close()
+
+
+class Sandbox:
+    """Namespaces that stand until `close`, and what runs in them. `folder` is the one place both sides see."""
+
+    def __init__(
+        self, place: Path, files: Mapping[str, bytes], name: str, limits: Limits, environment: Mapping[str, str]
+    ) -> None:
+        self.folder = place / "shared"
+        self.folder.mkdir()
+        self.limits = limits
+        self.working_folder = f"{HOME}/{name}"
+        self.environment = clean_environment(environment)
+        self._inputs = _written(place / "inputs", files)
+        self._watched: list[int] = []
+        self._watch: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._holder: subprocess.Popen[bytes] | None = None
+        self.excess = ""
+
+    def command(self, command: list[str], info: int | None = None) -> list[str]:
+        """bubblewrap's command line for this sandbox; it reads the submission's files from the descriptors `inputs`."""
+        shared = str(self.folder)
+        walls = [*_walls(), "--dir", self.working_folder]
+        for path, descriptor in self._inputs.items():
+            walls += ["--file", str(descriptor), f"{self.working_folder}/{path}"]
+        walls += ["--bind", shared, shared, "--chdir", self.working_folder, "--remount-ro", "/"]
+        walls += ["--info-fd", str(info)] if info is not None else []
+        return [*walls, "--", *command]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What bubblewrap has to inherit."""
+        return list(self._inputs.values())
+
+    def hold(self) -> int:
+        """Set the sandbox up with nothing in it; returns the process whose namespaces another one may join."""
+        here, there = os.pipe()
+        self._holder = subprocess.Popen(
+            self.command(["/usr/bin/env", "cat"], info=there),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[*self.descriptors, there],
+            env=self.environment,
+        )
+        os.close(there)
+        with open(here, "rb") as reader:
+            described = reader.read()
+        try:
+            self._holder.stdin.write(b"\n")
+            self._holder.stdin.flush()
+            ready = self._holder.stdout.read(1)
+        except OSError:
+            ready = b""
+        if not ready or not described:
+            raise SandboxError(f"bubblewrap failed: {self._holder.stderr.read().decode(errors='replace')[:300]}")
+        return json.loads(described)["child-pid"]
+
+    def watch(self, process: int, stop: Callable[[], None]) -> None:
+        """Look after a process and all it starts; `stop` is called, and `excess` says why, when they use too much."""
+        self._watch = threading.Thread(target=self._keep_watch, args=(process, stop), daemon=True)
+        self._watch.start()
+
+    def _keep_watch(self, process: int, stop: Callable[[], None]) -> None:
+        roots = [process, *([self._holder.pid] if self._holder else [])]
+        while not self._closed.wait(_LOOK_EVERY):
+            self.excess = _excess(roots, self.folder, self.limits)
+            if self.excess:
+                self._end_holder()
+                stop()
+                return
+
+    def _end_holder(self) -> None:
+        if self._holder:
+            self._holder.kill()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._watch:
+            self._watch.join()
+        if self._holder:
+            self._end_holder()
+            self._holder.communicate()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self._inputs = {}
+
+
+def limit_resources(limits: Limits) -> None:
+    """Put this process, and all it will start, under limits that cannot be lifted again."""
+    for which, value in (
+        (resource.RLIMIT_AS, limits.address_space),
+        (resource.RLIMIT_CPU, limits.cpu_time),
+        (resource.RLIMIT_FSIZE, limits.file_size),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(which)
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (allowed, allowed))
+    os.nice(5)  # whoever watches comes first
+
+
+def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
+    """What these processes and their descendants use too much of, in words, or ""."""
+    memory = count = 0
+    for root in roots:
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process(root)
+            for process in (top, *top.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    used = process.memory_info()
+                    memory += used.rss - used.shared
+                    count += 1
+    if count > limits.processes:
+        return f"it started more than {limits.processes} processes"
+    if memory > limits.memory:
+        return f"it used more than {limits.memory // _MEGABYTE} MB of memory"
+    if _size(folder) > limits.file_size:
+        return "it filled the folder of its connection"
+    return ""
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                size += 4096 + entry.stat(follow_symlinks=False).st_size
+    return size
+
+
+def _written(folder: Path, files: Mapping[str, bytes]) -> dict[str, int]:
+    """Each file's path with an open descriptor of its content."""
+    folder.mkdir()
+    descriptors = {}
+    for number, (path, content) in enumerate(files.items()):
+        copy = folder / str(number)
+        copy.write_bytes(content)
+        descriptors[path] = os.open(copy, os.O_RDONLY)
+    return descriptors
+
+
+def _walls() -> list[str]:
+    """bubblewrap with everything that is the same for all submissions."""
+    limits = Limits()
+    walls = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "grading"]
+    # A kernel that knows its parent would find it missing in its own namespace, and exit.
+    walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unsetenv", "JPY_PARENT_PID"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            walls += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            walls += ["--ro-bind", path, path]
+    for name in _ETC:
+        walls += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    walls += ["--proc", "/proc", "--dev", "/dev", "--size", str(limits.file_size), "--tmpfs", "/dev/shm"]
+    walls += ["--remount-ro", "/dev", "--size", str(limits.files), "--tmpfs", "/tmp"]
+    walls += ["--size", str(limits.files), "--tmpfs", HOME]
+    for path in _python():
+        walls += ["--ro-bind", path, path]
+    return [*walls, *_matplotlib_fonts()]
+
+
+def _python() -> list[str]:
+    """The folders of this Python, its packages and the course's `helpers`, none inside another."""
+    package = str(Path(helpers.__file__).parent)
+    entries = [entry for entry in sys.path if entry.endswith("-packages") and os.path.isdir(entry)]
+    wanted = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *entries, package}
+    outside = [path for path in wanted if not path.startswith(_SYSTEM)]
+    return sorted(path for path in outside if not any(path.startswith(f"{other}/") for other in outside))
+
+
+@functools.cache
+def _matplotlib_fonts() -> list[str]:
+    """Give the list of fonts along, which takes matplotlib seconds to make."""
+    import matplotlib
+
+    fonts = sorted(Path(matplotlib.get_cachedir()).glob("fontlist-*.json"))
+    return [part for font in fonts for part in ("--ro-bind", str(font), f"{HOME}/.cache/matplotlib/{font.name}")]
+
+
+def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """All that student code finds in its environment."""
+    kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ", "OMP_NUM_THREADS") if name in os.environ}
+    path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"])
+    return {
+        **kept,
+        "PATH": path,
+        "HOME": HOME,
+        "TMPDIR": "/tmp",
+        "PYTHONPATH": str(Path(helpers.__file__).parents[1]),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **more,
+    }

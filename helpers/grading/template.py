@@ -1,0 +1,248 @@
+"""A process that has imported everything, from which kernels are forked in a moment.
+
+It runs no student code itself: a forked kernel first joins a sandbox, then gives up every privilege, and only then
+reads what it is to run. The template sits outside of all sandboxes, where nothing in them can see or reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, NoReturn
+
+from helpers.checks import registry
+from helpers.grading.sandbox import Limits, Sandbox, SandboxError, clean_environment, limit_resources
+
+# In force before anything is imported
+_SETTINGS = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+# What notebooks import, but nothing that needs a kernel to be there
+_MODULES = (
+    "torch",
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.font_manager",
+    "ipykernel.kernelapp",
+    "ipykernel.zmqshell",
+    "helpers.environment",
+    "helpers.heatmaps",
+    "helpers.models.training",
+    "helpers.portfolio",
+)
+_ANSWER_WITHIN = 120  # seconds; importing torch takes its time on a slow disk
+# Numbers of the Linux kernel: linux/sched.h, linux/prctl.h, linux/capability.h
+_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # user mnt pid net ipc uts
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 38, 24
+_CAPABILITIES_3 = 0x20080522
+
+
+class TemplateProcess:
+    """Starts the process, with nothing of this one's environment. It ends with `close`, or with this process."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="template-")
+        self.address = os.path.join(self._folder.name, "s")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "helpers.grading.template", self.address],
+            stdin=subprocess.DEVNULL,
+            env=clean_environment(_SETTINGS),
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def start_kernel(address: str, sandbox: Sandbox, command: list[str]) -> WarmKernel:
+    """Fork a kernel from the template at an address into a sandbox. SandboxError if that fails.
+
+    `command` is the kernel's command line. Waits while the template is still importing.
+    """
+    request = {
+        "holder": sandbox.hold(),
+        "arguments": command[command.index("-m") + 2 :],
+        "environment": sandbox.environment,
+        "folder": sandbox.working_folder,
+        "limits": vars(sandbox.limits),
+    }
+    try:
+        with _connected(address) as connection:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("r", encoding="utf-8") as answers:
+                pid = int(answers.readline())
+    except (OSError, ValueError) as error:
+        raise SandboxError(f"The process that kernels are forked from does not answer ({error}).") from error
+    return WarmKernel(pid)
+
+
+def _connected(address: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_ANSWER_WITHIN)
+    until = time.monotonic() + _ANSWER_WITHIN
+    while True:
+        try:
+            connection.connect(address)
+            return connection
+        except (FileNotFoundError, ConnectionRefusedError):  # it has only just been started
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+class WarmKernel:
+    """A kernel that somebody else forked, with the few methods of Popen that jupyter_client uses."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        try:
+            self._handle = os.pidfd_open(pid)
+        except ProcessLookupError:  # it is gone already
+            self._handle, self.returncode = -1, 1
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._handle], [], [], 0)[0]:
+            os.close(self._handle)
+            self.returncode = 1
+        return self.returncode
+
+    def wait(self) -> int | None:
+        while self.poll() is None:
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._handle, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    terminate = kill
+
+
+def _serve(address: str) -> None:
+    """The template's side: fork one kernel for every connection."""
+    _die_with_parent()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        _import_everything()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to wait for a kernel
+        gc.collect()
+        gc.freeze()  # keep the kernels' memory shared
+        while True:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError, ValueError):
+                connection.settimeout(_ANSWER_WITHIN)
+                request = json.loads(connection.makefile("r", encoding="utf-8").readline())
+                pid = os.fork()
+                if pid == 0:
+                    _become_kernel(request)
+                connection.sendall(f"{pid}\n".encode())
+
+
+def _import_everything() -> None:
+    for module in _MODULES:
+        importlib.import_module(module)
+    sys.modules["torch"].set_num_threads(1)
+    for name in registry.CHAPTERS:
+        registry.chapter(name)
+
+
+def _become_kernel(request: dict[str, Any]) -> NoReturn:
+    """In the forked process: go into the sandbox, give up all rights, and be an IPython kernel there."""
+    try:
+        os.setsid()
+        _die_with_parent()
+        _join(request["holder"])
+        inside = os.fork()  # a process enters a namespace of processes only by its children
+        if inside:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.closerange(0, 256)
+            os.waitpid(inside, 0)
+            os._exit(1)
+        _die_with_parent()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _keep_no_files()
+        limit_resources(Limits(**request["limits"]))
+        _give_up_rights()
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        _run_kernel(request["arguments"])
+    finally:
+        os._exit(1)
+
+
+def _run_kernel(arguments: list[str]) -> None:
+    import numpy as np
+    from ipykernel.kernelapp import IPKernelApp
+
+    random.seed()
+    np.random.seed()
+    sys.argv = ["ipykernel_launcher", *arguments]
+    IPKernelApp.launch_instance(arguments)
+
+
+def _join(process: int) -> None:
+    """Go into all namespaces of a process."""
+    handle = os.pidfd_open(process)
+    _call("setns", handle, _NAMESPACES)
+    os.close(handle)
+
+
+def _keep_no_files() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def _give_up_rights() -> None:
+    """Drop what joining a namespace of users gives: every capability, now and for all programs run later."""
+    for capability in range(64):
+        if _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
+            break
+    _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    _call("capset", header, nothing)
+
+
+def _die_with_parent() -> None:
+    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _call(function: str, *arguments: Any) -> None:
+    if getattr(_libc(), function)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,0 +1,130 @@
+"""Where notebooks are executed: processes of this machine, or a dask cluster. Both run the same pure function."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+
+import helpers
+from helpers.grading.course import GradingError
+from helpers.grading.executing import Job, execute, use_template
+from helpers.grading.sandbox import unavailable
+from helpers.grading.template import TemplateProcess
+
+
+def usual_number() -> int:
+    """As many workers as this process may use processors."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Local:
+    """Processes of this machine. They end with this process, however it ends."""
+
+    def __init__(self, number: int, needs_sandbox: bool) -> None:
+        self._needs_template = needs_sandbox
+        self.ahead = number + 2  # how many jobs to keep there: each worker's own, and what comes next
+        self._number = number
+        self._pool: ProcessPoolExecutor | None = None
+        self._template: TemplateProcess | None = None
+
+    def submit(self, job: Job) -> Future[bytes]:
+        """Execute a job. BrokenProcessPool, of the future or at once, when a worker was killed: then `renew`."""
+        if self._pool is None:
+            self._template = TemplateProcess() if self._needs_template else None
+            self._pool = ProcessPoolExecutor(
+                self._number,
+                mp_context=_quick_context(),
+                initializer=_begin_worker,
+                initargs=(self._template.address if self._template else "",),
+            )
+        return self._pool.submit(execute, job)
+
+    def renew(self) -> None:
+        """End all workers; new ones start with the next job."""
+        pool, self._pool = self._pool, None
+        if pool:
+            workers = list((pool._processes or {}).values())  # shutdown would wait for what they are doing
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.kill()
+        if self._template:
+            self._template.close()
+
+    close = renew
+
+
+class Cluster:
+    """The workers of a dask scheduler, such as tcp://host:8786. GradingError if they cannot do it."""
+
+    def __init__(self, address: str, needs_sandbox: bool) -> None:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise GradingError(
+                "--scheduler needs dask, here and on every worker: .venv/bin/python -m pip install distributed"
+            ) from None
+        try:
+            self._client = Client(address, timeout=20, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise GradingError(f"No dask scheduler answers at {address} ({error}). Start one: dask scheduler") from None
+        self._check(address, needs_sandbox)
+        self.ahead = 2 * sum(self._client.nthreads().values())
+
+    def _check(self, address: str, needs_sandbox: bool) -> None:
+        workers = self._client.run(_condition)
+        if not workers:
+            raise GradingError(f"The scheduler at {address} has no workers. Start some: dask worker {address}")
+        for worker, (code, problem) in workers.items():
+            if code != code_digest():
+                raise GradingError(
+                    f"The worker {worker} has another version of the course's helpers: give it this one."
+                )
+            if problem and needs_sandbox:
+                raise GradingError(f"The worker {worker}: {problem}")
+
+    def submit(self, job: Job) -> Future[bytes]:
+        """Execute a job. dask itself starts workers that were killed again, and gives up a job that kills them."""
+        return self._client.get_executor(pure=False).submit(execute, job)
+
+    def renew(self) -> None:
+        """Nothing: see `submit`."""
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _condition() -> tuple[str, str]:
+    return code_digest(), unavailable()
+
+
+def code_digest() -> str:
+    """What tells one version of `helpers` from another."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(helpers.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _quick_context() -> multiprocessing.context.BaseContext:
+    """New processes come from one that has imported what they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["helpers.grading.executing"])
+    return context
+
+
+def _begin_worker(template: str) -> None:
+    """In a new worker: leave Ctrl-C to the parent, and do not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    use_template(template)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
