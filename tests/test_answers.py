@@ -4,11 +4,12 @@ import pytest
 from answers import RIGHT, WRONG, Answer
 
 from helpers.checks import judge_implementation
-from helpers.checks.exercise import Exercise, Misconception
+from helpers.checks.exercise import Exercise, Misconception, Quiz
 from helpers.checks.registry import CHAPTERS, chapter
 
 SEEDS = (0, 2026)
 EXERCISES = [e for name in CHAPTERS for e in chapter(name) if isinstance(e, Exercise)]
+QUIZZES = [q for name in CHAPTERS for q in chapter(name) if isinstance(q, Quiz)]
 MISCONCEPTIONS = [(exercise, mistake) for exercise in EXERCISES for mistake in exercise.misconceptions]
 
 
@@ -46,3 +47,14 @@ def test_every_misconception_is_rejected_and_named(exercise: Exercise, mistake: 
     report = judge_implementation(exercise.id, mistake.implementation, seed=1)
     assert not report.passed
     assert mistake.id in report.misconceptions, report.message
+
+
+@pytest.mark.parametrize("quiz", QUIZZES, ids=lambda q: q.id)
+@pytest.mark.parametrize("letter", "ABCD")
+def test_a_quiz_explains_the_choice_and_once_it_is_right_all_others(quiz: Quiz, letter: str) -> None:
+    if letter not in quiz.explanations:
+        pytest.skip("no such choice")
+    report = judge_implementation(quiz.id, letter)
+    explained = {choice for choice, text in quiz.explanations.items() if text in report.message}
+    assert report.passed == (letter == quiz.answer)
+    assert explained == (set(quiz.explanations) if report.passed else {letter})

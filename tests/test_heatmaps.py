@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-from helpers import heatmaps, theme
+from helpers import WITHOUT_PICTURES, heatmaps, theme
 
 TEXT = "The chef dropped the glass bowl on the tile floor because it was slippery ."
 SENTENCE = TEXT.split()
@@ -493,3 +493,13 @@ UNIFORM = np.full((3, 3), 1 / 3)
 def test_a_wrong_input_is_refused_with_what_was_wrong(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+@every_picture
+def test_while_a_class_is_graded_a_picture_is_its_words(draw, monkeypatch):
+    drawn = draw()
+    monkeypatch.setenv(WITHOUT_PICTURES, "1")
+    said = draw()
+    bundle, _ = said._repr_mimebundle_()
+    assert said.alt_text == drawn.alt_text == bundle["text/plain"]
+    assert "<img" not in bundle["text/html"] and "image/png" not in bundle

@@ -102,8 +102,9 @@ def _judge_quiz(quiz: Quiz, observations: Mapping[str, Any]) -> Report:
         text = f"`{quiz.id}` should be one of {choices}, a letter in quotes."
         return _failed(quiz, Finding("not_a_choice", text, ""))
     text = f"{letter}: {quiz.explanations[letter]}"
-    if letter == quiz.answer:
-        return Report(quiz.id, "passed", quiz.points, score=1.0, notes=(text,))
+    if letter == quiz.answer:  # only now may the others be explained without giving it away
+        others = (f"{choice}: {said}" for choice, said in sorted(quiz.explanations.items()) if choice != letter)
+        return Report(quiz.id, "passed", quiz.points, score=1.0, notes=(text, *others))
     return _failed(quiz, Finding(f"chose_{letter}", text, quiz.section))
 
 

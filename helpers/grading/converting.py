@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import nbformat
+import nbgrader.api
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat.notebooknode import NotebookNode
 from nbgrader.converters import Autograde
@@ -22,6 +24,7 @@ from helpers.grading.course import Submission
 LOG = logging.getLogger("helpers.grading")
 LOG.propagate = False  # what it says goes into each submission's log
 LOG.addHandler(logging.NullHandler())
+_engine = functools.cache(nbgrader.api.create_engine)  # it remembers the statements that it has compiled
 _EXECUTE = "helpers.grading.executing.ExecuteSubmission"
 
 
@@ -79,10 +82,6 @@ def _converter(submission: Submission) -> Autograde:
 
 @contextlib.contextmanager
 def _inside(submission: Submission) -> Iterator[None]:
-    """In the course folder, where nbgrader's paths are relative to."""
-    before = os.getcwd()
-    os.chdir(submission.course.root)
-    try:
+    """In the course folder, and with one engine for all the gradebooks that nbgrader's steps open."""
+    with contextlib.chdir(submission.course.root), mock.patch.object(nbgrader.api, "create_engine", _engine):
         yield
-    finally:
-        os.chdir(before)

@@ -40,6 +40,7 @@ class Limits:
     memory: int = 1500 * _MEGABYTE
     address_space: int = 16_000 * _MEGABYTE
     processes: int = 40
+    threads: int = 500
     cpu_time: int = 600
     file_size: int = 50 * _MEGABYTE
     files: int = 200 * _MEGABYTE
@@ -70,12 +71,15 @@ def unavailable() -> str:
 @contextlib.contextmanager
 def sandbox(files: Mapping[str, bytes], name: str, limits: Limits, environment: Mapping[str, str]) -> Iterator[Sandbox]:
     """A sandbox with these files (relative paths) in its working folder `name`; all in it is killed at the end."""
-    with tempfile.TemporaryDirectory(prefix="grading-", ignore_cleanup_errors=True) as place:
+    place = tempfile.mkdtemp(prefix="grading-")
+    try:
         room = Sandbox(Path(place), files, name, limits, environment)
         try:
             yield room
         finally:
             room.close()
+    finally:  # rm, since student code may have nested folders deeper than Python can follow
+        subprocess.run(["rm", "-rf", "--", place], check=False, stderr=subprocess.DEVNULL)
 
 
 class Sandbox:
@@ -181,7 +185,7 @@ def limit_resources(limits: Limits) -> None:
 
 def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
     """What these processes and their descendants use too much of, in words, or ""."""
-    memory = count = 0
+    memory = processes = threads = 0
     for root in roots:
         with contextlib.suppress(psutil.Error):
             top = psutil.Process(root)
@@ -189,9 +193,10 @@ def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
                 with contextlib.suppress(psutil.Error):
                     used = process.memory_info()
                     memory += used.rss - used.shared
-                    count += 1
-    if count > limits.processes:
-        return f"it started more than {limits.processes} processes"
+                    processes += 1
+                    threads += process.num_threads()
+    if processes > limits.processes or threads > limits.threads:
+        return f"it started more than {limits.processes} processes or {limits.threads} threads"
     if memory > limits.memory:
         return f"it used more than {limits.memory // _MEGABYTE} MB of memory"
     if _size(folder) > limits.file_size:
@@ -223,6 +228,7 @@ def _walls() -> list[str]:
     """bubblewrap with everything that is the same for all submissions."""
     limits = Limits()
     walls = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "grading"]
+    walls += ["--disable-userns"] if "--disable-userns" in _abilities() else []
     # A kernel that knows its parent would find it missing in its own namespace, and exit.
     walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unsetenv", "JPY_PARENT_PID"]
     for path in _SYSTEM:
@@ -238,6 +244,11 @@ def _walls() -> list[str]:
     for path in _python():
         walls += ["--ro-bind", path, path]
     return [*walls, *_matplotlib_fonts()]
+
+
+@functools.cache
+def _abilities() -> str:
+    return subprocess.run(["bwrap", "--help"], capture_output=True, text=True, timeout=60).stdout
 
 
 def _python() -> list[str]:

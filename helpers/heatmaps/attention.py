@@ -22,7 +22,7 @@ from helpers.heatmaps.drawing import (
     numbers_fit,
     write,
 )
-from helpers.heatmaps.picture import Picture, our_look
+from helpers.heatmaps.picture import Picture, our_look, words_only
 from helpers.heatmaps.reading import (
     Labels,
     read_labels,
@@ -64,6 +64,8 @@ def attention_map(
     matrix = read_weights(weights, (2,), "(T_q, T_k), one head, for example weights[0, 0]")
     queries, keys = read_query_and_key_labels(matrix.shape, tokens, key_tokens)
     alt_text = spoken(title, head_sentences(matrix, queries, keys))
+    if words_only():
+        return Picture(alt_text, 1, 1)
     cell = cell_size(matrix.shape)
     picture, axes = _matrix_picture(alt_text, title or head_headline(matrix, queries, keys), queries, keys, cell)
     image = _draw_weights(axes, matrix, _scale(matrix), cell)
@@ -89,6 +91,8 @@ def head_grid(
     queries, keys = read_query_and_key_labels(heads.shape[1:], tokens, key_tokens)
     names = read_names(titles, len(heads), "titles", "heads", [f"head {h}" for h in range(len(heads))])
     alt_text = spoken(title, grid_sentences(heads, queries, keys, names))
+    if words_only():
+        return Picture(alt_text, 1, 1)
     draw = _draw_panels if len(heads) <= DETAILED else _draw_tiles
     return draw(alt_text, title or grid_headline(heads, queries, keys), heads, queries, keys, names)
 
@@ -111,6 +115,8 @@ def mask_map(
     queries = read_labels(query_tokens, mask.shape[0], "query", "queries")
     keys = read_labels(key_tokens, mask.shape[1], "key", "keys")
     alt_text, cell = spoken(title, mask_sentences(mask)), cell_size(mask.shape)
+    if words_only():
+        return Picture(alt_text, 1, 1)
     picture, axes = _matrix_picture(alt_text, title or mask_headline(mask), queries, keys, cell)
     _draw_mask(axes, mask, cell)
     return picture

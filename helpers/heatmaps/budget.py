@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from helpers import theme
 from helpers.heatmaps.drawing import add_axes, draw_title, write
-from helpers.heatmaps.picture import Picture, our_look
+from helpers.heatmaps.picture import Picture, our_look, words_only
 from helpers.heatmaps.reading import ROUNDING, read_labels, read_names, read_weights, refuse_overspent
 from helpers.heatmaps.wording import budget_headline, budget_sentences, percent, plural, spoken
 
@@ -35,6 +35,8 @@ def budget_bars(
     no_names = [""] if len(shares) == 1 else [f"row {row}" for row in range(len(shares))]
     rows = read_names(row_labels, len(shares), "row_labels", "rows", no_names)
     alt_text = spoken(title, budget_sentences(shares, labels, rows))
+    if words_only():
+        return Picture(alt_text, 1, 1)
     picture = Picture(alt_text, theme.MAX_WIDTH, 1.0 + BAR * len(shares))
     axes = add_axes(picture, 1.0, 0.8, BAR_WIDTH, BAR * len(shares))
     _draw_bars(axes, shares, labels.shown)

@@ -19,6 +19,11 @@ def our_look() -> AbstractContextManager[None]:
     return style.context(["default", theme.MATPLOTLIB])
 
 
+def words_only() -> bool:
+    """Whether pictures are not drawn at all, since nobody will look at them."""
+    return WITHOUT_PICTURES in os.environ
+
+
 class Picture(Figure):
     """A matplotlib figure that also says in words what it shows: `alt_text`.
 
@@ -42,7 +47,7 @@ class Picture(Figure):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict, dict]:
         words = html.escape(" ".join(self.alt_text.split()))
-        if WITHOUT_PICTURES in os.environ:
+        if words_only():
             return {"text/html": f"<p><em>Picture: {words}</em></p>", "text/plain": self.alt_text}, {}
         image, png = self._small_image(), io.BytesIO()
         image.save(png, format="png", optimize=True)

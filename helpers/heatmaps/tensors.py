@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from helpers import theme
 from helpers.heatmaps.drawing import add_axes, draw_title, write
-from helpers.heatmaps.picture import Picture, our_look
+from helpers.heatmaps.picture import Picture, our_look, words_only
 from helpers.heatmaps.reading import read_highlight, read_tensor, read_view, visible
 from helpers.heatmaps.wording import spoken, tensor_headline, tensor_sentences, view_headline, view_sentences
 
@@ -43,6 +43,8 @@ def tensor_map(
     panels = _panels(texts, _entry_colours(tensor), marked, (panel_label, row_label, column_label))
     headline = tensor_headline(marked)
     words = [headline, *tensor_sentences(panels.texts, panels.marked, panels.names, row_label)]
+    if words_only():
+        return Picture(spoken(title, words), 1, 1)
     picture, board = _board(spoken(title, words), *panels.size(), title or headline)
     panels.draw(board, 0.0)
     return picture
@@ -65,6 +67,8 @@ def stride_map(shape: Sequence[int], strides: Sequence[int], title: str | None =
     panels = _panels(texts, colours, np.zeros(shape, bool), ("panel", "row", "column"))
     headline = view_headline(positions, strides)
     words = [headline, *view_sentences(positions, strides)]
+    if words_only():
+        return Picture(spoken(title, words), 1, 1)
     (width, height), (memory_width, memory_height) = panels.size(), _memory_size(positions)
     size = max(width, memory_width), memory_height + height
     picture, board = _board(spoken(title, words), *size, title or headline)
