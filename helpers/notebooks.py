@@ -109,8 +109,8 @@ def defines(source: str, name: str) -> bool:
 
 def define(notebook: Notebook) -> Definitions:
     """Run what the notebook defines, and nothing else: solution cells without their bare calls; of other cells the
-    imports, functions, classes, plain constants and what comes from the portfolio. It runs in the notebook's folder,
-    and what it prints is not shown.
+    imports, functions, classes, plain constants, other names for things, and what comes from the portfolio. It runs in
+    the notebook's folder, and what it prints is not shown.
     """
     module = ModuleType(f"notebook_{notebook.path.stem}")
     sys.modules[module.__name__] = module  # dataclasses look their module up
@@ -200,10 +200,16 @@ def _defines(statement: ast.stmt) -> bool:
     value = statement.value
     if isinstance(value, ast.Call):
         return ast.unparse(value.func) in ("portfolio.load", "helpers.portfolio.load")
+    if isinstance(value, ast.Lambda | ast.Name) or (isinstance(value, ast.Attribute) and _is_dotted(value)):
+        return True  # another name for something, such as `exp = np.exp`
     with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         ast.literal_eval(value)
         return True
     return False
+
+
+def _is_dotted(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) or (isinstance(value, ast.Attribute) and _is_dotted(value.value))
 
 
 @contextlib.contextmanager

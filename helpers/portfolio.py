@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from helpers import notebooks
-from helpers.checks import MISSING, judge_answer
+from helpers.checks import MISSING, isolation, judge_answer
 from helpers.checks.registry import chapter as exercises_of
+
+TRIAL_LIMIT = 60.0  # seconds for all that a notebook defines; a single statement has less
+_on_trial = False
 
 
 def load(chapter: str, name: str) -> Any:
@@ -63,4 +66,15 @@ def _answer(path: str, changed: int, name: str) -> tuple[Any, str]:
 @lru_cache(maxsize=16)
 def _defined(path: str, changed: int) -> tuple[notebooks.Notebook, dict[str, Any]]:
     notebook = notebooks.read(path)
+    if not _on_trial:
+        end = isolation.run(lambda send: _try_out(notebook), TRIAL_LIMIT).end
+        if end != "done":
+            raise ValueError(f"the code of {notebook.path.name} {'takes too long' if end == 'timeout' else end}")
     return notebook, dict(notebooks.define(notebook).names)
+
+
+def _try_out(notebook: notebooks.Notebook) -> None:
+    """In a child process: see whether the definitions leave the process alive, whatever they load themselves."""
+    global _on_trial
+    _on_trial = True
+    notebooks.define(notebook)

@@ -121,6 +121,21 @@ def test_bare_calls_and_other_cells_do_not_run(learner):
     assert names["DONE"] == 1
 
 
+@pytest.mark.parametrize("shortcut", ["exp = np.exp", "exp = lambda x: np.exp(x)", "from numpy import exp"])
+def test_another_name_in_a_cell_of_the_learners_own_is_seen(learner, capsys, shortcut):
+    learner(setup(), new_code_cell(shortcut), helper(), solution(RIGHT.replace("np.exp", "exp")))
+    assert portfolio.load("01_softmax", "softmax") is not stand_in
+    assert "your own" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not isolation.CAN_FORK, reason="only a forked child survives this")
+@pytest.mark.parametrize("end", ["import os\nos._exit(3)", "import os\nx = os.kill(os.getpid(), 9)"])
+def test_code_that_ends_the_process_gives_the_stand_in(learner, capsys, end):
+    learner(setup(), helper(), solution(f"{RIGHT}\n{end.replace('os._exit(3)', 'x = os._exit(3)')}"))
+    assert portfolio.load("01_softmax", "softmax") is stand_in
+    assert "the code of 01_softmax.ipynb" in capsys.readouterr().out
+
+
 def test_a_definition_that_never_ends_is_stopped(learner, monkeypatch):
     monkeypatch.setattr(notebooks, "TIME_LIMIT", 0.3)
     path = learner(solution("while True:\n    pass"))
