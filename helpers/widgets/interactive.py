@@ -23,11 +23,14 @@ from helpers.widgets.svg import Drawing
 
 @dataclass(frozen=True)
 class Frame:
-    """What a panel shows in one state: the finding as a headline, a drawing, and what the drawing shows in words."""
+    """What a panel shows in one state: the finding as a headline, a drawing, and what the drawing shows in words.
+
+    Where two panels share the work, one may have headlines only (`drawing` None) and the other drawings only ("").
+    """
 
     headline: str
-    drawing: Drawing
-    words: str
+    drawing: Drawing | None = None
+    words: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +65,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Interactive:
-    """A picture that changes when one of its choices does. The first panel's first frame stands for it elsewhere."""
+    """A picture that changes when one of its choices does.
+
+    `still` stands for it where nothing can be chosen; by default, the first panel's first frame.
+    """
 
     name: str
     choices: Sequence[Choice]
     panels: Sequence[Panel]
+    still: Frame | None = None
     _letters: dict[Choice, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +82,7 @@ class Interactive:
     @property
     def alt_text(self) -> str:
         """What the picture shows at first, and that it can be changed."""
-        frame = self._first_frame()
+        frame = self._still_frame()
         names = "; ".join(choice.name for choice in self.choices)
         return f"{self.name}. {frame.headline}. {frame.words} In a notebook you can change: {names}."
 
@@ -99,12 +106,14 @@ class Interactive:
             f'{controls}<div class="touch-stage">{stage}</div></div>'
         )
 
-    def _first_frame(self) -> Frame:
+    def _still_frame(self) -> Frame:
+        if self.still:
+            return self.still
         panel = self.panels[0]
         return panel.draw(*(choice.start for choice in panel.choices))
 
     def _still(self) -> str:
-        frame = self._first_frame()
+        frame = self._still_frame()
         image = base64.b64encode(frame.drawing.file(frame.headline).encode()).decode()
         return (
             f'<img class="touch-still" alt="{escape(self.alt_text)}" '
@@ -130,15 +139,15 @@ class Interactive:
     def _stage(self, panel: Panel) -> str:
         headlines, drawings = self._frames(panel, list(panel.choices), ())
         # The headlines are a live region: a screen reader speaks the one that appears.
-        return (
-            f'<div class="touch-headlines" role="status">{headlines}</div><div class="touch-drawings">{drawings}</div>'
-        )
+        spoken = f'<div class="touch-headlines" role="status">{headlines}</div>' if "<p>" in headlines else ""
+        return spoken + (f'<div class="touch-drawings">{drawings}</div>' if "<svg" in drawings else "")
 
     def _frames(self, panel: Panel, choices: list[Choice], state: tuple[int, ...]) -> tuple[str, str]:
         """Boxes in boxes, one level for each choice: a frame is seen when every box around it is shown."""
         if not choices:
             frame = panel.draw(*state)
-            return f"<p>{escape(frame.headline)}</p>", frame.drawing.tag(frame.words)
+            headline = f"<p>{escape(frame.headline)}</p>" if frame.headline else ""
+            return headline, frame.drawing.tag(frame.words) if frame.drawing else ""
         headlines, drawings, letter = [], [], self._letters[choices[0]]
         for number in range(len(choices[0].options)):
             headline, drawing = self._frames(panel, choices[1:], (*state, number))
@@ -149,10 +158,12 @@ class Interactive:
 
     def _rules(self, own: str) -> list[str]:
         rules = []
+        framed = {choice for panel in self.panels for choice in panel.choices}
         for choice, letter in self._letters.items():
             for number in range(len(choice.options)):
                 state = _state(own, letter, number)
-                rules.append(f"{state} .{letter}{number}{{display:grid}}")
+                if choice in framed:
+                    rules.append(f"{state} .{letter}{number}{{display:grid}}")
                 if choice.effects:
                     rules.append(f"{state}{{{choice.effects[number]}}}")
             if choice.seconds_per_step:
@@ -162,8 +173,7 @@ class Interactive:
 
 def _state(own: str, letter: str, option: int | str) -> str:
     """The selector of the picture while this option is chosen."""
-    place = ">" if option == "play" else ">.touch-options>"
-    return f"{own}:has(>.{letter}-choice{place}.o{option}>:checked)"
+    return f"{own}:has(.{letter}-choice .o{option}>:checked)"
 
 
 def _option(name: str, value: str, label: str, picture: str = "", chosen: bool = False, mark: str = "") -> str:

@@ -33,9 +33,10 @@ background:{theme.LINE}}}
 .touch-slider .touch-options input{{position:relative;display:block;width:17px;height:17px;margin:0 auto 2px}}
 .touch-options label::after{{content:"";visibility:hidden;position:absolute;top:6px;left:calc(50% - 4.5px);width:9px;
 height:9px;border-radius:50%;background:{theme.INK}}}
-.touch-grid{{align-items:flex-start}}
-.touch-grid .touch-options{{max-height:336px;overflow-y:auto;padding:5px;margin:-5px}}
-.touch-grid label{{padding:4px;font-size:{SMALL}px;text-align:center}}
+.touch-grid{{align-items:flex-start;margin-bottom:15px}}
+.touch-grid .touch-options{{max-height:270px;overflow-y:auto;padding:5px;margin:-5px}}
+.touch-grid label{{display:flex;flex-direction:column;align-items:center;padding:4px;font-size:{SMALL}px}}
+.touch-live .touch-grid input:checked~span{{font-weight:normal}}
 .touch-grid input{{border:2px solid transparent}}
 .touch-grid input:checked{{border-color:{theme.INK}}}
 .touch-grid svg,.touch-grid img{{display:block}}
