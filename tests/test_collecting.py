@@ -295,11 +295,25 @@ def test_the_exchange(group: Class) -> None:
     for hour, content in ((9, FIRST), (10, SECOND)):
         handed_in = f"ada+{SOFTMAX}+2024-03-01 {hour:02}:00:00.000000 UTC"
         stamp = f"2024-03-01 {hour:02}:00:00.000000 UTC".encode()
-        write(inbound / handed_in, {f"{SOFTMAX}.ipynb": content, "timestamp.txt": stamp, "numpy.py": b""})
+        files = {f"{SOFTMAX}.ipynb": content, "timestamp.txt": stamp, "submission_secret.txt": stamp, "numpy.py": b""}
+        write(inbound / handed_in, files)
     root.chmod(0o777)
     group.collect("--from", "exchange", "--chapter", "01")
     assert (group.text("ada"), group.stamp("ada")) == ("second", datetime(2024, 3, 1, 10))
     assert not any("numpy" in name for name in group.submitted())
+    assert sorted(row.file.rpartition("/")[2] for row in group.rows) == [f"{SOFTMAX}.ipynb", "numpy.py"]
+
+
+def test_nbgrader_can_send_feedback_back_through_the_exchange(group: Class) -> None:
+    root = group.folder.parent / "exchange"
+    with open(group.folder / "nbgrader_config.py", "a") as file:
+        file.write(f'c.Exchange.root = "{root}"\nc.ExchangeCollect.check_owner = False\n')
+    handed_in = root / "attention" / "inbound" / f"ada+{SOFTMAX}+2024-03-01 09:00:00.000000 UTC"
+    stamp = b"2024-03-01 09:00:00.000000 UTC"
+    write(handed_in, {f"{SOFTMAX}.ipynb": FIRST, "timestamp.txt": stamp, "submission_secret.txt": b"of this one"})
+    root.chmod(0o777)
+    group.collect("--from", "exchange", "--chapter", "01")
+    assert group.submitted()[f"ada/{SOFTMAX}/submission_secret.txt"] == b"of this one"
 
 
 # Which chapter
@@ -370,7 +384,7 @@ def test_who_hands_in_the_whole_course_makes_no_work(group: Class) -> None:
 def test_an_unreadable_notebook_does_not_vanish(group: Class, content: bytes) -> None:
     group.collect(group.zip({f"{ADA}01_softmax.ipynb": content}))
     assert list(group.submitted().values()) == [content]
-    assert "cannot be read" in group.row(".ipynb").reason
+    assert "cannot be read" in group.row(".ipynb").reason and group.code == 1
 
 
 def test_no_notebook_at_all_is_for_a_person(group: Class) -> None:
@@ -606,7 +620,7 @@ def test_every_file_is_in_the_table_and_in_the_csv_file(group: Class, capsys: py
     with open(group.folder / "grading" / "collected.csv", encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == len(group.rows) == 5  # the files, and that bob handed in no notebook
-    assert "1 collected" in printed and "need a person" in printed
+    assert "1 collected" in printed and "needs a person" in printed
     for name in ("ada/01_softmax.ipynb", "ada/.DS_Store", 'ada/=a,"b"\N{REPLACEMENT CHARACTER}.png'):
         assert f"submissions.zip/{name}" in printed
         assert f"submissions.zip/{name}" in {line["file"] for line in lines}

@@ -269,9 +269,10 @@ def test_scores_for_moodle_fill_the_worksheet(group: Class) -> None:
     [
         ({"Maximum Grade": "4,00"}, "maximum grade there is 4"),
         ({"Grade can be changed": "No"}, "locked"),
+        ({"Maximum Grade": "100.00"}, "maximum grade in Moodle is 100"),
     ],
 )
-def test_what_moodle_would_pass_over_is_told(
+def test_what_moodle_would_pass_over_or_count_wrongly_is_told(
     group: Class, capsys: pytest.CaptureFixture[str], cells: dict[str, str], sentence: str
 ) -> None:
     group.grade("901@example.org", 4)

@@ -16,14 +16,15 @@ Grade a class. The usual order, in the course folder:
   python -m helpers.grading collect DOWNLOAD     what students handed in -> submitted/
   python -m helpers.grading run                  grade what is new or changed
   python -m helpers.grading report               grading/report.html: how the class did
-  python -m helpers.grading export --to canvas   grades and feedback for the learning platform
+  python -m helpers.grading export --to canvas --roster gradebook.csv --feedback
+                                                 grades and feedback for the learning platform
 
-Each command can be stopped and run again; nothing is lost. `COMMAND --help` says more.
+Each command can be stopped and run again; nothing is lost. `COMMAND --help` says more; GRADING.md is the whole guide.
 """
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand. Exit codes: 0 all well, 1 done but something needs a person, 2 nothing could be done."""
+def command_line() -> argparse.ArgumentParser:
+    """What can be typed. A parsed line has the function that does it in `run`."""
     parser = argparse.ArgumentParser(
         prog="python -m helpers.grading",
         description=_DESCRIPTION,
@@ -42,7 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
         add_course_arguments(command)
         module.add_arguments(command)
         command.set_defaults(run=module.main)
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand. Exit codes: 0 all well, 1 done but something needs a person, 2 nothing could be done."""
+    chosen = command_line().parse_args(arguments)
     try:
         return chosen.run(chosen)
     except GradingError as error:

@@ -39,9 +39,12 @@ from helpers.checks import registry
 from helpers.grading.course import Course, GradingError, Submission, check_chapters, open_course
 from helpers.grading.downloads import Entry, Refused, in_nested_zip, opened
 from helpers.grading.placing import (
+    COLLECTED,
     IGNORED,
     OLDER,
+    REPLACED,
     SET_ASIDE,
+    THERE,
     Record,
     load_record,
     place,
@@ -66,9 +69,10 @@ from helpers.grading.platforms import (
 )
 from helpers.grading.reading import UnreadableNotebook, read_notebook
 from helpers.grading.release import scripts_on_path
+from helpers.grading.report_page import several
 
 HELP = f"""\
-Put what students handed in into submitted/, from a Canvas or Moodle download, folders or the exchange
+put what students handed in into submitted/, from a Canvas or Moodle download, folders or the exchange
 
 DOWNLOAD is what the platform gave you, as a zip or unpacked:
   Canvas   the assignment's "Download Submissions"; together with the gradebook's export as --roster
@@ -122,6 +126,7 @@ class Candidate:
     evidence: int
     sha256: str
     submitted: datetime | None
+    secret: bytes
     notes: tuple[str, ...]
     same_person: bool
 
@@ -307,11 +312,13 @@ class Collector:
     def _of_upload(self, key: Any, upload: Upload, student: str, person: Person | None) -> list[Candidate]:
         found: list[Candidate] = []
         doubtful: list[Row] = []
-        stamps = _stamps(upload)
+        stamps, secrets = _stamps(upload), _secrets(upload)
         for file in self._unpacked(upload, student):
             label = file.entry.label
+            if file.path[:-1] in (stamps if file.path[-1] == _STAMP else secrets if file.path[-1] == _SECRET else ()):
+                continue  # it is no work of its own, but goes with the notebook
             try:
-                found.append(self._candidate(key, file, student, person, stamps))
+                found.append(self._candidate(key, file, student, person, stamps, secrets))
             except _NotANotebook:
                 self.rows.append(Row(label, student, "", IGNORED, "not a notebook"))
             except _WrongChapter as error:
@@ -353,7 +360,13 @@ class Collector:
         return files
 
     def _candidate(
-        self, upload: Any, file: SentFile, student: str, person: Person | None, stamps: dict[tuple[str, ...], datetime]
+        self,
+        upload: Any,
+        file: SentFile,
+        student: str,
+        person: Person | None,
+        stamps: dict[tuple[str, ...], datetime],
+        secrets: dict[tuple[str, ...], bytes],
     ) -> Candidate:
         entry, sender, path = file.entry, file.sender, file.path
         if not _may_be_notebook(entry.name):
@@ -365,7 +378,7 @@ class Collector:
             raise _NotANotebook
         folder = next(filter(None, map(chapter_in, reversed(path[:-1]))), "")
         chapter, evidence, note = which_chapter(self.chapter, named or folder, _chapter_of_ids(ids))
-        notes = [f"cannot be read: {unreadable}" if unreadable else note, "late, says Canvas" if sender.late else ""]
+        notes = [f"{_UNREADABLE}: {unreadable}" if unreadable else note, "late, says Canvas" if sender.late else ""]
         if path[-1] != f"{chapter}.ipynb":
             notes.append("renamed")
         submitted = stamps.get(path[:-1])
@@ -376,7 +389,17 @@ class Collector:
         same = person is not None and (sender.platform == MOODLE or person.number == sender.number)
         sha256 = hashlib.sha256(content).hexdigest()
         return Candidate(
-            entry, upload, sender, student, chapter, evidence, sha256, submitted, tuple(filter(None, notes)), same
+            entry=entry,
+            upload=upload,
+            sender=sender,
+            student=student,
+            chapter=chapter,
+            evidence=evidence,
+            sha256=sha256,
+            submitted=submitted,
+            secret=secrets.get(path[:-1], b""),
+            notes=tuple(filter(None, notes)),
+            same_person=same,
         )
 
     def _chosen(self, found: list[Candidate]) -> list[Candidate]:
@@ -402,11 +425,12 @@ class Collector:
         return replace(best, notes=(doubt, *best.notes)) if doubt else best
 
     def _placed(self, new: Candidate) -> Row:
-        look = any(note == _DOUBT for note in new.notes)
+        look = any(note == _DOUBT or note.startswith(_UNREADABLE) for note in new.notes)
+        submission = Submission(self.course, new.student, new.chapter)
         try:
-            action, reason = place(
-                Submission(self.course, new.student, new.chapter), new.entry.read(), new.record, new.same_person
-            )
+            action, reason = place(submission, new.entry.read(), new.record, new.same_person)
+            if new.secret and action in (COLLECTED, REPLACED, THERE):
+                write_atomically(submission.folder / _SECRET, new.secret)
         except Refused as error:
             return new.row(SET_ASIDE, str(error))
         except OSError as error:
@@ -422,6 +446,9 @@ class _WrongChapter(Exception):
     pass
 
 
+_STAMP = "timestamp.txt"
+_SECRET = "submission_secret.txt"  # by it nbgrader's exchange knows whose feedback is whose
+_UNREADABLE = "cannot be read"
 _DOUBT = "there were several for this chapter in one upload: is this the right one?"
 _NOT_PLACED = {
     CANVAS: "not named as Canvas names files",
@@ -474,7 +501,7 @@ def _is_zip(name: str) -> bool:
 
 def _may_be_notebook(name: str) -> bool:
     """Whether a file is worth reading; browsers and mail programs add .txt or .json, or leave only that."""
-    return bool(re.search(r"\.ipynb[^.]*$|\.(json|txt)$", name.lower())) and name != "timestamp.txt"
+    return bool(re.search(r"\.ipynb[^.]*$|\.(json|txt)$", name.lower())) and name not in (_STAMP, _SECRET)
 
 
 def _is_notebook_name(name: str, chapter: str) -> bool:
@@ -540,10 +567,20 @@ def _stamps(upload: Upload) -> dict[tuple[str, ...], datetime]:
     """Hand-in times from nbgrader's timestamp.txt, by folder."""
     stamps = {}
     for file in upload.files:
-        if file.path[-1] == "timestamp.txt" and file.sender.platform in (FOLDERS, EXCHANGE):
+        if file.path[-1] == _STAMP and file.sender.platform in (FOLDERS, EXCHANGE):
             with contextlib.suppress(Refused, ValueError, OverflowError):
                 stamps[file.path[:-1]] = parse_utc(file.entry.read()[:100].decode().strip()).replace(tzinfo=UTC)
     return stamps
+
+
+def _secrets(upload: Upload) -> dict[tuple[str, ...], bytes]:
+    """What nbgrader's exchange put beside the notebooks, by folder."""
+    secrets = {}
+    for file in upload.files:
+        if file.path[-1] == _SECRET and file.sender.platform == EXCHANGE:
+            with contextlib.suppress(Refused):
+                secrets[file.path[:-1]] = file.entry.read()[:1000]
+    return secrets
 
 
 def _preference(candidate: Candidate) -> tuple[Any, ...]:
@@ -616,9 +653,10 @@ def table(rows: list[Row]) -> str:
     counts = Counter(row.action for row in rows)
     total = ", ".join(f"{number} {action}" for action, number in counts.most_common())
     people = sum(row.needs_person for row in rows)
-    lines.append(f"\n{len(rows)} files: {total}." if rows else "There was nothing to collect.")
+    lines.append(f"\n{several(len(rows), 'file')}: {total}." if rows else "There was nothing to collect.")
     if people:
-        lines.append(f"{people} of them, the last ones above, need a person. All are in grading/collected.csv.")
+        who = f"{people} of them, the last ones above, need" if people > 1 else "One of them, the last one above, needs"
+        lines.append(f"{who} a person. All are in grading/collected.csv.")
     return "\n".join(lines)
 
 

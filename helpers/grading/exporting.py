@@ -53,7 +53,7 @@ _UPLOAD = {
 }
 
 HELP = """\
-Write grades and feedback for Canvas, Moodle or anybody into grading/export/
+write grades and feedback for Canvas, Moodle or anybody into grading/export/
 
   python -m helpers.grading export --to canvas --roster gradebook.csv --feedback
   python -m helpers.grading export --to moodle --roster worksheet.csv --chapter 01 --feedback
@@ -324,9 +324,24 @@ def _moodle(export: Export, chapter: str) -> None:
             row = [*row[:grade], _number(score), *row[grade + 1 :]]
             written.append(work)
         table.append(row)
+    _compare_maximum(export, chapter)
     name = f"moodle_{chapter}.csv"
     _write_csv(export, name, table)
     export.notes.append(f"grading/export/{name}: {_counted(export, written)}. In Moodle: Upload grading worksheet.")
+
+
+def _compare_maximum(export: Export, chapter: str) -> None:
+    """Say so if Moodle counts the assignment out of other points."""
+    column = next((place for place, name in enumerate(export.roster.header) if name == "Maximum Grade"), None)
+    if column is None:
+        return
+    for text in {row[column] for row in export.roster.rows}:
+        maximum = _as_number(text)
+        if maximum is not None and maximum != export.most(chapter):
+            export.problems.append(
+                f"The maximum grade in Moodle is {_number(maximum)}, {chapter} has {_number(export.most(chapter))} "
+                "points: change the maximum grade there, and download the worksheet anew."
+            )
 
 
 def _moodle_refuses(header: list[str], row: list[str], score: float) -> str:
