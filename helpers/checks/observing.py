@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import inspect
+import json
 import linecache
 import os
 import traceback
@@ -81,6 +84,17 @@ def observe_case(exercise: Exercise, index: int, implementation: Callable[..., A
     changed = [name for name, value in inputs.items() if fingerprint(value) != before[name]]
     messages = [f"{w.category.__name__}: {str(w.message)[:_MAX_MESSAGE]}" for w in caught]
     return outcome | {"changed": changed, "warnings": list(dict.fromkeys(messages))[:3]}
+
+
+@functools.cache
+def digest_of_cases(cases: tuple[Case, ...]) -> str:
+    """What tells one set of cases from another: observations of one cannot be judged by another."""
+    digest = hashlib.sha256()
+    for index, case in enumerate(cases):
+        arguments = case.arguments_for(index, seed=0)
+        given = [fingerprint(value) for value in (*arguments.args, *arguments.kwargs.values())]
+        digest.update(json.dumps([case.title, list(arguments.kwargs), given, inspect.getsource(case.call)]).encode())
+    return digest.hexdigest()
 
 
 def call_case(case: Case, implementation: Callable[..., Any], arguments: Arguments) -> dict[str, Any]:

@@ -10,6 +10,7 @@ cells (`repairing`), run with a seed of its own (`executing`), and judged in thi
 #: "submission": the digest of what was handed in;
 #: "seed": the number that its cases were made from;
 #: "sandbox": whether it ran in one;
-#: "reports": {exercise id: {"state", "earned", "points", "misconceptions": [ids], "notes": [sentences]}}, the verdicts.
+#: "reports": {exercise id: {"state", "earned", "points", "misconceptions": [ids], "notes": [sentences],
+#: "cases": digest of the exercise's cases}}, the verdicts.
 #: The notes of a verdict say what happened to its test cell: what was put right, and why it could not be judged.
 METADATA = "attention_course"

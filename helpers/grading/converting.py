@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import nbformat
-import nbgrader.api
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat.notebooknode import NotebookNode
 from nbgrader.converters import Autograde
@@ -24,7 +21,6 @@ from helpers.grading.course import Submission
 LOG = logging.getLogger("helpers.grading")
 LOG.propagate = False  # what it says goes into each submission's log
 LOG.addHandler(logging.NullHandler())
-_engine = functools.cache(nbgrader.api.create_engine)  # it remembers the statements that it has compiled
 _EXECUTE = "helpers.grading.executing.ExecuteSubmission"
 
 
@@ -34,7 +30,7 @@ def repaired(submission: Submission) -> NotebookNode:
     UnreadableNotebook, or whatever else a preprocessor raises, when there is none.
     """
     converter = _converter(submission)
-    with _inside(submission):
+    with contextlib.chdir(submission.course.root):
         converter.exporter = converter.exporter_class(parent=converter, config=converter.config)
         converter._init_preprocessors()
         path = str(submission.notebook)
@@ -55,9 +51,29 @@ def save(submission: Submission, sanitized: NotebookNode | Exception, executed: 
     converter.autograde_preprocessors = [
         _in_place_of_the_notebook(executed) if step == _EXECUTE else step for step in converter.autograde_preprocessors
     ]
-    with _inside(submission), warnings.catch_warnings():
+    with contextlib.chdir(submission.course.root), warnings.catch_warnings():
         warnings.simplefilter("ignore", SAWarning)  # of nbgrader's way to create submissions
         converter.start()
+
+
+@contextlib.contextmanager
+def log_into(messages: list[str]) -> Iterator[None]:
+    """Take the warnings that nbgrader has about one submission."""
+    handler = _Collect(messages)
+    LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(handler)
+
+
+class _Collect(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(self.format(record))
 
 
 def _in_place_of_the_notebook(result: NotebookNode | Exception | None) -> Any:
@@ -78,10 +94,3 @@ def _converter(submission: Submission) -> Autograde:
     converter = Autograde(coursedir=directory, config=config)
     converter.log = LOG
     return converter
-
-
-@contextlib.contextmanager
-def _inside(submission: Submission) -> Iterator[None]:
-    """In the course folder, and with one engine for all the gradebooks that nbgrader's steps open."""
-    with contextlib.chdir(submission.course.root), mock.patch.object(nbgrader.api, "create_engine", _engine):
-        yield

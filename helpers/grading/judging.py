@@ -18,6 +18,7 @@ from helpers import notebooks
 from helpers.checks import OBSERVATIONS, Report
 from helpers.checks.card import card_html
 from helpers.checks.judging import judge, not_judged
+from helpers.checks.observing import digest_of_cases
 from helpers.checks.registry import find
 from helpers.grading import METADATA
 from helpers.grading.cells import exercise_of
@@ -85,6 +86,11 @@ def _notes_on(grade_id: str, notes: Any) -> list[str]:
     ]
 
 
+def cases_of(exercise_id: str) -> str:
+    """A digest of an exercise's cases. Observations that were made with others cannot be judged again."""
+    return digest_of_cases(getattr(find(exercise_id), "cases", ()))
+
+
 def _verdict(report: Report, notes: list[str]) -> dict[str, Any]:
     """A report as the notebook's metadata keeps it. A card's hints and remarks are for the learner, and stay there."""
     why = [finding.text for finding in report.findings] + list(report.notes) if report.state == "not judged" else []
@@ -94,6 +100,7 @@ def _verdict(report: Report, notes: list[str]) -> dict[str, Any]:
         "points": float(report.points),
         "misconceptions": list(report.misconceptions),
         "notes": [*notes, *why],
+        **({} if report.state == "not judged" else {"cases": cases_of(report.exercise)}),
     }
 
 

@@ -191,8 +191,8 @@ def _read_gradebook(course: Course, chapters: list[str]) -> _Book:
     try:
         if not _is_gradebook(directory.db_url):
             raise GradingError(
-                "There is no gradebook yet. It is made when an assignment is released, "
-                f"`nbgrader generate_assignment {chapters[0]}`; a gradebook elsewhere is named with --db."
+                "There is no gradebook yet. `run` makes one, and so does `nbgrader generate_assignment`; "
+                "a gradebook elsewhere is named with --db."
             )
         with Gradebook(directory.db_url, directory.course_id) as gradebook:
             return _Book(
@@ -201,8 +201,8 @@ def _read_gradebook(course: Course, chapters: list[str]) -> _Book:
                 marks=_marks(gradebook, chapters),
                 late=_late(gradebook, chapters),
             )
-    except SQLAlchemyError as error:
-        raise GradingError(f"The gradebook cannot be read ({type(error).__name__}). Is --db right?") from error
+    except (SQLAlchemyError, ImportError) as error:  # ImportError: the database's driver is missing
+        raise GradingError(f"The gradebook cannot be read ({error}). Is --db right? See GRADING.md.") from error
 
 
 def _is_gradebook(db_url: str) -> bool:

@@ -1,40 +1,30 @@
-"""`run`: grades what is new or changed. Workers execute; this one process judges and writes the gradebook.
-
-A submission counts as graded when its notebook in autograded/ says which submission it was made from. nbgrader writes
-that file last, so a run that is stopped anywhere leaves a submission either graded or to be graded again.
-"""
+"""`run`: grades what is new or changed. Workers execute; this one process judges and writes the gradebook."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import fcntl
-import json
-import logging
-import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
-from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.converters.base import NbGraderException
 from tqdm import tqdm
 
-from helpers.checks import OBSERVATIONS
 from helpers.grading import METADATA
-from helpers.grading.cells import exercise_of
-from helpers.grading.converting import LOG, repaired, save
+from helpers.grading.converting import log_into, repaired, save
 from helpers.grading.course import Course, GradingError, Submission, check_chapters, open_course
 from helpers.grading.executing import ExecuteSubmission, Job, files_beside
-from helpers.grading.release import ReleaseError, released_files, scripts_on_path
+from helpers.grading.gradebooks import enter_assignments, keep_reviews, known_submissions, marks_of, one_engine
+from helpers.grading.records import AGAIN, GRADED, SET_ASIDE, Record, is_graded, now, write_log, write_record
+from helpers.grading.regrading import regrade
+from helpers.grading.release import scripts_on_path
 from helpers.grading.sandbox import unavailable
 from helpers.grading.workers import Cluster, Local, usual_number
 
@@ -47,22 +37,6 @@ does, but many at a time. Formgrader, manual grading, feedback and export work o
 It can be stopped at any moment (Ctrl-C) and run again: it goes on where it was. What happened to each submission stands
 in grading/logs/CHAPTER/STUDENT.log, and in the report. Exit code 1: some submissions were set aside, see there.
 """
-
-
-@dataclass
-class Record:
-    """How one submission fared; `report` reads these, grading/records/CHAPTER/STUDENT.json."""
-
-    student: str
-    chapter: str
-    state: str  # "graded" or "set aside"
-    reason: str = ""
-    sandbox: bool = True
-    executing: float = 0.0  # seconds
-    saving: float = 0.0
-    notes: list[str] = field(default_factory=list)
-    submission: str = ""
-    finished: str = ""
 
 
 @dataclass
@@ -114,9 +88,9 @@ def main(options: argparse.Namespace) -> int:
         course.config.ExecuteSubmission.sandbox = False
     course.config.ExecuteSubmission.pictures = options.pictures
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both mean: stop, and leave all in order
-    with _only_run(course), scripts_on_path():
+    with _only_run(course), scripts_on_path(), one_engine():
         try:
-            return _regrade(course, chapters) if options.regrade else _grade(course, chapters, options)
+            return regrade(course, chapters) if options.regrade else _grade(course, chapters, options)
         except KeyboardInterrupt:
             print("\nStopped. What was graded is saved; run it again to go on.")
             return 130
@@ -135,16 +109,19 @@ def _only_run(course: Course) -> Iterator[None]:
 
 
 def _grade(course: Course, chapters: list[str], options: argparse.Namespace) -> int:
-    submissions = course.submissions(chapters)
-    waiting = [submission for submission in submissions if options.again or not is_graded(submission)]
-    if not waiting:
-        print("Nothing to grade: no submission is new or changed.")
+    submissions = list(course.submissions(chapters))
+    if not submissions:
+        print("Nothing to grade: there are no submissions. `collect` puts them into submitted/.")
         return 0
     needs_sandbox = ExecuteSubmission(config=course.config).sandbox
     if needs_sandbox and not options.scheduler and unavailable():
         raise GradingError(f"{unavailable()} Or, for people you trust: --no-sandbox. Their code then has your rights.")
     if not needs_sandbox:
         print("Without a sandbox: what students wrote runs with your rights.")
+    waiting = _waiting(course, submissions, options.again)
+    if not waiting:
+        print("Nothing to grade: no submission is new or changed.")
+        return 0
     enter_assignments(course, sorted({submission.chapter for submission in waiting}))
     workers = (
         Cluster(options.scheduler, needs_sandbox)
@@ -154,12 +131,33 @@ def _grade(course: Course, chapters: list[str], options: argparse.Namespace) -> 
     began = time.monotonic()
     with contextlib.closing(workers):
         records = list(_graded(waiting, workers))
-    aside = [record for record in records if record.state != "graded"]
-    print(
-        f"{len(records) - len(aside)} graded in {time.monotonic() - began:.1f} s: "
-        f"{sum(record.executing for record in records):.1f} s of execution in the workers, "
-        f"{sum(record.saving for record in records):.1f} s of repairing, judging and saving here."
-    )
+    return _conclusion(records, time.monotonic() - began)
+
+
+def _waiting(course: Course, submissions: list[Submission], again: bool) -> list[Submission]:
+    """What is to be graded. Asked for `again`, everything, and that is kept in mind if this run is stopped."""
+    if again:
+        for submission in submissions:
+            record = Record(submission.student, submission.chapter, AGAIN, submission=submission.digest())
+            write_record(submission, record)
+        return submissions
+    known = known_submissions(course)
+    return [
+        submission
+        for submission in submissions
+        if (submission.student, submission.chapter) not in known or not is_graded(submission)
+    ]
+
+
+def _conclusion(records: list[Record], seconds: float) -> int:
+    """Say how it went; returns the exit code."""
+    aside = [record for record in records if record.state != GRADED]
+    if len(records) > len(aside):
+        print(
+            f"{len(records) - len(aside)} graded in {seconds:.1f} s: "
+            f"{sum(record.executing for record in records):.1f} s of execution in the workers, "
+            f"{sum(record.saving for record in records):.1f} s of repairing, judging and saving here."
+        )
     if aside:
         print(f"{len(aside)} set aside:")
     for record in aside:
@@ -216,7 +214,7 @@ def _alone(task: _Task, workers: Local | Cluster) -> Record:
 def _begun(submission: Submission) -> _Task:
     messages: list[str] = []
     began = time.monotonic()
-    with _log_into(messages):
+    with log_into(messages):
         try:
             sanitized = repaired(submission) if submission.notebook.exists() else _missing(submission)
         except Exception as error:  # a notebook that nothing can be made of
@@ -256,226 +254,42 @@ def _finished(task: _Task, future: Future[bytes]) -> Record:
 def _saved(task: _Task, executed: NotebookNode | None, problem: str) -> Record:
     """Let nbgrader judge and save it; write the record and the log."""
     submission, began = task.submission, time.monotonic()
+    failure = RuntimeError(problem) if problem else None
     if isinstance(task.sanitized, Exception):
-        problem = _in_words(task.sanitized)
-    failure = task.sanitized if isinstance(task.sanitized, Exception) else RuntimeError(problem) if problem else None
+        failure, problem = task.sanitized, _in_words(task.sanitized)
+    before = marks_of(submission)
     submission.record.unlink(missing_ok=True)
-    with _log_into(task.messages):
+    messages: list[str] = []
+    with log_into(messages):
         try:
             save(submission, failure or task.sanitized, executed)
+            keep_reviews(submission, before)
         except NbGraderException:
             problem = problem or "nbgrader could not save it; see its log"
     about = executed.metadata.get(METADATA, {}) if executed else {}
     record = Record(
         student=submission.student,
         chapter=submission.chapter,
-        state="set aside" if problem else "graded",
+        state=SET_ASIDE if problem else GRADED,
         reason=problem,
         sandbox=about.get("sandbox", True),
         executing=about.get("seconds", 0.0),
         saving=round(task.seconds + time.monotonic() - began, 2),
         notes=[note["text"] for note in about.get("notes", [])],
         submission=submission.digest(),
-        finished=_now(),
+        finished=now(),
     )
-    _write(submission.log, "".join(f"{line}\n" for line in [*_summary(record), *task.messages]))
-    _write(submission.record, json.dumps(asdict(record), ensure_ascii=False, indent=1))
+    said = [] if failure else messages  # of a failure that it was handed nbgrader only repeats the words
+    write_log(submission, [_summary(record), *record.notes, *task.messages, *said])
+    write_record(submission, record)
     return record
 
 
 def _in_words(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error).removeprefix("Set aside: ") or type(error).__name__
 
 
-def _summary(record: Record) -> list[str]:
+def _summary(record: Record) -> str:
     outcome = f"{record.state}: {record.reason}" if record.reason else record.state
     where = "in the sandbox" if record.sandbox else "WITHOUT a sandbox"
-    return [f"{record.finished} {record.chapter} of {record.student}: {outcome} ({where}, {record.executing} s)"]
-
-
-def is_graded(submission: Submission) -> bool:
-    """Whether its graded notebook was made from what now lies in submitted/."""
-    if _record(submission).get("submission") == submission.digest():  # quicker to read than the notebook
-        return _record(submission).get("state") == "graded" and submission.autograded.exists()
-    about = _about(submission)
-    return "reports" in about and about.get("submission") == submission.digest()
-
-
-def _record(submission: Submission) -> dict[str, Any]:
-    try:
-        return dict(json.loads(submission.record.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _about(submission: Submission) -> dict[str, Any]:
-    """What grading wrote into the graded notebook; {} if it is missing or half written."""
-    try:
-        content = json.loads(submission.autograded.read_bytes())
-        return dict(content["metadata"][METADATA])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def enter_assignments(course: Course, chapters: Iterable[str]) -> None:
-    """Put the chapters that the gradebook does not know into it, as `nbgrader generate_assignment` does."""
-    with _gradebook(course) as gradebook:
-        missing = [chapter for chapter in chapters if not _knows(gradebook, chapter)]
-    lost = [chapter for chapter in missing if not (course.source(chapter) / f"{chapter}.ipynb").is_file()]
-    if lost:
-        raise GradingError(
-            f"The gradebook does not know {', '.join(lost)}, and {course.source(lost[0]).parent} has no "
-            "notebook of it. Put the chapter's source there, or name the gradebook with --db."
-        )
-    if missing:
-        print(f"Entering {', '.join(missing)} in the gradebook.")
-        try:
-            released_files(course.root, missing, course.db_url)
-        except ReleaseError as error:
-            raise GradingError(str(error)) from None
-
-
-def _knows(gradebook: Gradebook, chapter: str) -> bool:
-    try:
-        return any(notebook.source_cells for notebook in gradebook.find_assignment(chapter).notebooks)
-    except MissingEntry:
-        return False
-
-
-@contextlib.contextmanager
-def _gradebook(course: Course) -> Iterator[Gradebook]:
-    try:
-        gradebook = Gradebook(course.db_url, course.directory.course_id)
-    except Exception as error:  # of the database's driver, which may itself be missing
-        raise GradingError(f"The gradebook cannot be opened: {error}") from None
-    with gradebook:
-        yield gradebook
-
-
-def _regrade(course: Course, chapters: list[str]) -> int:
-    """Judge stored observations again."""
-    known = list(course.submissions(chapters))
-    executed = [submission for submission in known if _was_executed(submission)]
-    changes: list[str] = []
-    lost: list[str] = []
-    for submission in tqdm(executed, unit="notebook", desc="Judging again"):
-        notebook = nbformat.read(submission.autograded, as_version=4)
-        missing = _without_observations(notebook)
-        if missing:
-            lost.append(f"{submission.student}, {submission.chapter}: {', '.join(missing)}")
-        else:
-            changes += _judged_again(submission, notebook)
-    print(f"{len(executed) - len(lost)} judged again, {len(changes)} grades changed" + (":" if changes else "."))
-    for line in changes:
-        print(f"  {line}")
-    if len(known) > len(executed):
-        print(f"{len(known) - len(executed)} are new or changed; `run` without --regrade grades them.")
-    if lost:
-        print("Not judged again, since what these tests observed was too large to be kept. Remove their folders in")
-        print(f"{course.autograded.relative_to(course.root)}/ and `run` to execute them anew:")
-        print("".join(f"  {line}\n" for line in lost), end="")
-    return 1 if lost else 0
-
-
-def _was_executed(submission: Submission) -> bool:
-    about = _about(submission)
-    return "seed" in about and about.get("submission") == submission.digest()
-
-
-def _without_observations(notebook: NotebookNode) -> list[str]:
-    """Test cells that were judged by what is no longer there."""
-    reports = notebook.metadata[METADATA].get("reports", {})
-    return [
-        exercise
-        for cell in notebook.cells
-        if (exercise := exercise_of(cell))
-        and reports.get(exercise, {}).get("state") != "not judged"
-        and not any(OBSERVATIONS in output.get("data", {}) for output in cell.outputs)
-    ]
-
-
-def _judged_again(submission: Submission, notebook: NotebookNode) -> list[str]:
-    """Judge and save a notebook that was executed earlier; returns a line if its score changed."""
-    unfinished = nbformat.from_dict(notebook)
-    unfinished.metadata[METADATA] = {name: value for name, value in notebook.metadata[METADATA].items()}
-    unfinished.metadata[METADATA].pop("reports", None)  # until it is saved, it does not count as graded
-    messages: list[str] = []
-    with _gradebook(submission.course) as gradebook:
-        before = _grades(gradebook, submission)
-    record = _record(submission)
-    submission.record.unlink(missing_ok=True)
-    with _log_into(messages):
-        save(submission, unfinished, notebook)
-    _write(submission.record, json.dumps(record | {"finished": _now()}, ensure_ascii=False, indent=1))
-    with _gradebook(submission.course) as gradebook:
-        after = _grades(gradebook, submission)
-        for name, grade in after.items():
-            old = before.get(name)
-            if old and grade.manual_score is not None and grade.auto_score == old.auto_score:
-                submitted = gradebook.find_grade(name, submission.chapter, submission.chapter, submission.student)
-                submitted.needs_manual_grade = old.needs_manual_grade  # a person has seen it already
-        gradebook.db.commit()
-    moved = [
-        f"{name} {_number(before[name].auto_score)} -> {_number(grade.auto_score)}"
-        + (f" (the manual score {_number(grade.manual_score)} stays)" if grade.manual_score is not None else "")
-        for name, grade in after.items()
-        if name in before and grade.auto_score != before[name].auto_score
-    ]
-    line = f"{submission.student}, {submission.chapter}: {'; '.join(moved)}"
-    earlier = submission.log.read_text(encoding="utf-8") if submission.log.exists() else ""
-    said = [f"{_now()} judged again: {'; '.join(moved) or 'no change'}", *messages]
-    _write(submission.log, earlier + "".join(f"{text}\n" for text in said))
-    return [line] if moved else []
-
-
-@dataclass(frozen=True)
-class _Grade:
-    auto_score: float | None
-    manual_score: float | None
-    needs_manual_grade: bool
-
-
-def _grades(gradebook: Gradebook, submission: Submission) -> dict[str, _Grade]:
-    try:
-        found = gradebook.find_submission_notebook(submission.chapter, submission.chapter, submission.student)
-    except MissingEntry:
-        return {}
-    return {
-        grade.name: _Grade(grade.auto_score, grade.manual_score, grade.needs_manual_grade) for grade in found.grades
-    }
-
-
-def _number(score: float | None) -> str:
-    return "none" if score is None else f"{score:g}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextlib.contextmanager
-def _log_into(messages: list[str]) -> Iterator[None]:
-    """Take what nbgrader has to say about one submission."""
-    handler = _Collect(messages)
-    LOG.addHandler(handler)
-    try:
-        yield
-    finally:
-        LOG.removeHandler(handler)
-
-
-class _Collect(logging.Handler):
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._messages.append(self.format(record))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a whole file or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    return f"{record.finished} {record.chapter} of {record.student}: {outcome} ({where}, {record.executing} s)"

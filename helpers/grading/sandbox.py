@@ -56,14 +56,14 @@ def unavailable() -> str:
     if sys.platform != "linux":
         return "Student code runs in a sandbox only on Linux. Grade on Linux, or in a container or virtual machine."
     if not shutil.which("bwrap"):
-        return "bubblewrap is missing. On Debian and Ubuntu: sudo apt-get install bubblewrap"
+        return "bubblewrap is missing. On Debian and Ubuntu: sudo apt-get install bubblewrap."
     done = subprocess.run(
         [*_walls(), "--", "/usr/bin/env", "true"], capture_output=True, text=True, timeout=60, env=clean_environment({})
     )
     if done.returncode:
         return (
             f"bubblewrap cannot make a sandbox here: {done.stderr.strip()[:300]}. "
-            "The system may forbid user namespaces: see the instructor's guide."
+            "The system may forbid user namespaces: see GRADING.md."
         )
     return ""
 
@@ -190,9 +190,8 @@ def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
         with contextlib.suppress(psutil.Error):
             top = psutil.Process(root)
             for process in (top, *top.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    used = process.memory_info()
-                    memory += used.rss - used.shared
+                with contextlib.suppress(psutil.Error, OSError):
+                    memory += _memory(process.pid)
                     processes += 1
                     threads += process.num_threads()
     if processes > limits.processes or threads > limits.threads:
@@ -204,12 +203,22 @@ def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
     return ""
 
 
+def _memory(process: int) -> int:
+    """What a process has of its own, and what it shares by intent: all but the pages of files."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return 1024 * sum(int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap"))
+
+
 def _size(folder: Path) -> int:
-    size = 0
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):
-                size += 4096 + entry.stat(follow_symlinks=False).st_size
+    size, folders = 0, [str(folder)]
+    while folders:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folders.pop()):
+                with contextlib.suppress(OSError):
+                    size += 4096 + entry.stat(follow_symlinks=False).st_size
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
     return size
 
 
@@ -238,9 +247,10 @@ def _walls() -> list[str]:
             walls += ["--ro-bind", path, path]
     for name in _ETC:
         walls += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    walls += ["--proc", "/proc", "--dev", "/dev", "--size", str(limits.file_size), "--tmpfs", "/dev/shm"]
-    walls += ["--remount-ro", "/dev", "--size", str(limits.files), "--tmpfs", "/tmp"]
-    walls += ["--size", str(limits.files), "--tmpfs", HOME]
+    # Whoever grades as root would otherwise let settings of the machine be changed in /proc/sys.
+    walls += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    walls += ["--size", str(limits.file_size), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    walls += ["--size", str(limits.files), "--tmpfs", "/tmp", "--size", str(limits.files), "--tmpfs", HOME]
     for path in _python():
         walls += ["--ro-bind", path, path]
     return [*walls, *_matplotlib_fonts()]

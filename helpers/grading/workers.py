@@ -71,7 +71,7 @@ class Cluster:
             ) from None
         try:
             self._client = Client(address, timeout=20, set_as_default=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # dask raises OSError, ValueError, TypeError and more, whatever is wrong there
             raise GradingError(f"No dask scheduler answers at {address} ({error}). Start one: dask scheduler") from None
         self._check(address, needs_sandbox)
         self.ahead = 2 * sum(self._client.nthreads().values())
