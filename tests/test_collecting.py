@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.grading import collecting, downloads
 from helpers.grading.course import Course, GradingError, Submission, open_course
-from helpers.grading.placing import load_record, record_path
-from helpers.grading.platforms import Sender, canvas_file, moodle_path, read_roster, safe_id
+from helpers.grading.lms import collecting, downloads
+from helpers.grading.lms.placing import load_record, record_path
+from helpers.grading.lms.platforms import Sender, canvas_file, moodle_path, read_roster, safe_id
 
 SOFTMAX, HEAD = "01_softmax", "02_single_head"
 MORNING, NOON, EVENING = (2024, 3, 1, 8, 0, 0), (2024, 3, 1, 12, 0, 0), (2024, 3, 1, 20, 0, 0)

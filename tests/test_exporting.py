@@ -17,10 +17,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader.api import Gradebook
 
-from helpers.grading import exporting
 from helpers.grading.course import Course, GradingError, Submission, open_course
-from helpers.grading.placing import Record, record_path, write_atomically
-from helpers.grading.platforms import Sender
+from helpers.grading.lms import exporting
+from helpers.grading.lms.placing import Record, record_path, write_atomically
+from helpers.grading.lms.platforms import Sender
 from helpers.grading.release import scripts_on_path
 
 SOFTMAX, HEAD = "01_softmax", "02_single_head"

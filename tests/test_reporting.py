@@ -29,11 +29,12 @@ from helpers.checks import OBSERVATIONS
 from helpers.checks.observing import observe
 from helpers.checks.registry import CHAPTERS, find
 from helpers.checks.registry import chapter as exercises_of
-from helpers.grading import METADATA, reporting
+from helpers.grading import METADATA
+from helpers.grading.class_report import reporting
+from helpers.grading.class_report.mistakes import explanation
+from helpers.grading.class_report.page import _scale, tidy
 from helpers.grading.course import GradingError, add_course_arguments
 from helpers.grading.judging import JudgeObservations
-from helpers.grading.mistakes import explanation
-from helpers.grading.report_page import _scale, tidy
 
 FIRST, SECOND = "01_softmax", "02_single_head"
 SEED = 7

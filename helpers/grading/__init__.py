@@ -1,8 +1,12 @@
-"""What nbgrader runs when a class is graded, and what writes the released notebooks.
+"""Grading a class, and writing the released notebooks.
 
 On its way through `nbgrader autograde` a submission is read (`reading`), brought back in step with the gradebook's
-cells (`repairing`), run with a seed of its own (`executing`), and judged in this process (`judging`).
+cells (`repairing`), run in a sandbox with a seed of its own (`executing`), and judged in this process (`judging`).
 `nbgrader_config.py` names these four. `release` writes notebooks/ from solutions/.
+
+`python -m helpers.grading` does this for a whole class. `lms` collects and exports; `running` has many submissions
+executed at a time (`workers`), with kernels forked into sandboxes (`template`, `kernels`, `sandbox`), and lets
+nbgrader save them (`converting`); `regrading` judges again; `class_report` says how the class did.
 """
 
 #: Notebook metadata in which grading keeps what it did, of a graded notebook:

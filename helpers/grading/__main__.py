@@ -9,7 +9,12 @@ import sys
 from helpers.grading.course import GradingError, add_course_arguments
 
 # Each module has HELP, whose first line stands in the list of commands, add_arguments and main.
-_COMMANDS = {"collect": "collecting", "run": "running", "report": "reporting", "export": "exporting"}
+_COMMANDS = {
+    "collect": "lms.collecting",
+    "run": "running",
+    "report": "class_report.reporting",
+    "export": "lms.exporting",
+}
 _DESCRIPTION = """\
 Grade a class. The usual order, in the course folder:
 

@@ -16,8 +16,8 @@ from markupsafe import Markup, escape
 from matplotlib.colors import to_hex, to_rgb
 
 from helpers import theme
-from helpers.grading.mistakes import GENERAL, STOPPED, explanation, short_name
-from helpers.grading.pseudonyms import OwnNames, Pseudonyms
+from helpers.grading.class_report.mistakes import GENERAL, STOPPED, explanation, short_name
+from helpers.grading.class_report.pseudonyms import OwnNames, Pseudonyms
 from helpers.grading.results import (
     GRADED,
     NOT_GRADED,
@@ -49,7 +49,7 @@ def page(results: ClassResults, names: OwnNames | Pseudonyms, made: datetime.dat
         lstrip_blocks=True,
     )
     environment.filters |= {"number": _number, "prose": _prose, "several": several}
-    template = environment.get_template("report.html.j2")
+    template = environment.get_template("page.html.j2")
     return template.render(_Page(results, names).context(), made=made, theme=theme, scale=_scale())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from nbgrader.utils import parse_utc
 
 from helpers.grading.course import Submission
-from helpers.grading.platforms import CANVAS, FOLDERS, MOODLE, Sender
+from helpers.grading.lms.platforms import CANVAS, FOLDERS, MOODLE, Sender
 
 # What can become of a file
 COLLECTED = "collected"

@@ -29,10 +29,10 @@ from nbgrader.converters.generate_feedback import GenerateFeedback
 from sqlalchemy.engine import make_url
 from traitlets.config import Config
 
-from helpers.grading.collecting import chapter_in
 from helpers.grading.course import Course, GradingError, Submission, check_chapters, open_course
-from helpers.grading.placing import load_record, record_path, write_atomically
-from helpers.grading.platforms import (
+from helpers.grading.lms.collecting import chapter_in
+from helpers.grading.lms.placing import load_record, record_path, write_atomically
+from helpers.grading.lms.platforms import (
     CANVAS,
     FOLDERS,
     MOODLE,

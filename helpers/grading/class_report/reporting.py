@@ -10,9 +10,9 @@ import io
 import os
 from pathlib import Path
 
+from helpers.grading.class_report.page import page, several, tidy
+from helpers.grading.class_report.pseudonyms import OwnNames, Pseudonyms, read_key
 from helpers.grading.course import GradingError, check_chapters, open_course
-from helpers.grading.pseudonyms import OwnNames, Pseudonyms, read_key
-from helpers.grading.report_page import page, several, tidy
 from helpers.grading.results import GRADED, NOT_GRADED, NOTHING, SET_ASIDE, ClassResults, Result, Work, read_results
 
 HELP = """\

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from helpers.grading.course import GradingError
-from helpers.grading.platforms import printable
+from helpers.grading.lms.platforms import printable
 
 _MB = 1024 * 1024
 MAX_FILE = 50 * _MB  # one notebook, or one zip that a student uploaded

@@ -36,9 +36,10 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import parse_utc
 
 from helpers.checks import registry
+from helpers.grading.class_report.page import several
 from helpers.grading.course import Course, GradingError, Submission, check_chapters, open_course
-from helpers.grading.downloads import Entry, Refused, in_nested_zip, opened
-from helpers.grading.placing import (
+from helpers.grading.lms.downloads import Entry, Refused, in_nested_zip, opened
+from helpers.grading.lms.placing import (
     COLLECTED,
     IGNORED,
     OLDER,
@@ -50,7 +51,7 @@ from helpers.grading.placing import (
     place,
     write_atomically,
 )
-from helpers.grading.platforms import (
+from helpers.grading.lms.platforms import (
     CANVAS,
     EXCHANGE,
     FOLDERS,
@@ -69,7 +70,6 @@ from helpers.grading.platforms import (
 )
 from helpers.grading.reading import UnreadableNotebook, read_notebook
 from helpers.grading.release import scripts_on_path
-from helpers.grading.report_page import several
 
 HELP = f"""\
 put what students handed in into submitted/, from a Canvas or Moodle download, folders or the exchange

@@ -1,0 +1,1 @@
+"""`report`: how a class did, as one HTML page and one CSV file."""

@@ -1,0 +1,1 @@
+"""To and from learning platforms: `collect` takes Canvas and Moodle downloads apart, `export` writes what they take."""
