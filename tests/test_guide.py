@@ -19,7 +19,7 @@ from helpers.grading.course import check_chapters
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "GRADING.md").read_text(encoding="utf-8")
 PAGES = {"GRADING.md": GUIDE, "README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
-CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "grading").glob("*.py"))
+CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "grading").rglob("*.py"))
 
 # What is not in the repository: what platforms and people bring, what lies elsewhere, and what nbgrader makes.
 BROUGHT = ["submissions.zip", "gradebook.csv", "Course-Assignment.zip", "worksheet.csv", "nb (3).ipynb", "students.csv"]
