@@ -21,7 +21,6 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 
 from helpers.checks import judge_implementation
-from helpers.checks.registry import chapter, chapter_of
 
 #: A test cell's grade_id is its exercise's id with this behind it.
 CHECK = "_check"
@@ -151,13 +150,38 @@ def written(*names: str) -> bool:
 
 
 def _starts_to_work(name: str, namespace: dict[str, Any]) -> bool:
-    """Whether an exercise earns anything; judged again when any answer of its chapter was defined anew."""
-    answers = [namespace.get(exercise.id) for exercise in chapter(chapter_of(name))]
+    """Whether an exercise earns anything; judged again when anything that it is made of was defined anew."""
+    parts = _parts(name, namespace)
     known, verdict = _verdicts.get(name, ([], False))
-    if len(known) != len(answers) or any(old is not new for old, new in zip(known, answers, strict=True)):
+    if len(known) != len(parts) or any(old is not new for old, new in zip(known, parts, strict=True)):
         verdict = judge_implementation(name, namespace[name], seed=0).score > 0
-        _verdicts[name] = answers, verdict
+        _verdicts[name] = parts, verdict
     return verdict
+
+
+def _parts(name: str, namespace: Mapping[str, Any]) -> list[Any]:
+    """The object of this name and, as far as code names them, all that it uses and that these use in turn."""
+    found: dict[str, Any] = {}
+    waiting = [name]
+    while waiting:
+        word = waiting.pop()
+        if word in namespace and word not in found:
+            found[word] = namespace[word]
+            waiting += _names_used_by(namespace[word])
+    return list(found.values())
+
+
+def _names_used_by(value: Any) -> list[str]:
+    if isinstance(value, CodeType):
+        return [*value.co_names, *(name for constant in value.co_consts for name in _names_used_by(constant))]
+    if inspect.isfunction(value):
+        return _names_used_by(value.__code__)
+    if inspect.isclass(value) and value.__module__ == "__main__":
+        bases = [base.__name__ for base in value.__bases__]
+        return bases + [name for member in vars(value).values() for name in _names_used_by(member)]
+    if isinstance(value, property | staticmethod | classmethod):
+        return _names_used_by(getattr(value, "fget", None) or getattr(value, "__func__", None))
+    return []
 
 
 def _is_stub(value: Any) -> bool:

@@ -201,3 +201,17 @@ def test_from_a_shell_an_unreadable_file_exits_with_2(learner, capsys, content):
 def test_from_a_shell_a_notebook_without_exercises_exits_with_1(learner, capsys):
     assert main([str(learner(setup()))]) == 1
     assert "no exercises" in capsys.readouterr().out
+
+
+def test_written_judges_again_only_what_was_defined_anew(monkeypatch):
+    judged = []
+    real = notebooks.judge_implementation
+    monkeypatch.setattr(notebooks, "judge_implementation", lambda *a, **k: judged.append(a[0]) or real(*a, **k))
+    monkeypatch.setattr(notebooks, "_verdicts", {})
+    names = {"__name__": "__main__", "np": np, "written": notebooks.written}
+    exec(f"{TOTAL}\n{RIGHT}\nwritten('softmax')\nwritten('softmax')", names)
+    assert judged == ["softmax"]
+    exec("def masked_softmax(scores, keep): ...\nassert written('softmax')", names)
+    assert judged == ["softmax"], "an answer that has nothing to do with it"
+    exec("def total(exps, axis):\n    return exps.max(axis, keepdims=True)\nassert not written('softmax')", names)
+    assert judged == ["softmax", "softmax"], "what it calls has changed"
