@@ -89,6 +89,7 @@ def _in_place_of_the_notebook(result: NotebookNode | Exception | None) -> Any:
 
 def _converter(submission: Submission) -> Autograde:
     config = Config(submission.course.config)
+    config.Exporter.optimized_validation = True  # once behind all preprocessors, not behind each
     directory = submission.course.directory
     directory.assignment_id, directory.student_id = submission.chapter, submission.student
     converter = Autograde(coursedir=directory, config=config)

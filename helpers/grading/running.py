@@ -170,6 +170,7 @@ def _graded(waiting: list[Submission], workers: Local | Cluster) -> Iterator[Rec
     left = iter(waiting)
     running: dict[Future[bytes], _Task] = {}
     suspects: list[_Task] = []
+    tqdm.monitor_interval = 0  # its thread would be in the way of forking workers
     with tqdm(total=len(waiting), unit="notebook", desc="Grading") as bar:
         while True:
             while len(running) < workers.ahead and not suspects and (submission := next(left, None)):

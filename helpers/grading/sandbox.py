@@ -30,7 +30,7 @@ HOME = "/home/learner"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 _ETC = ("alternatives", "fonts", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 _MEGABYTE = 1_000_000
-_LOOK_EVERY = 0.1
+_LOOK_EVERY = 0.2  # seconds
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ _SETTINGS = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.b
 # What notebooks import, but nothing that needs a kernel to be there
 _MODULES = (
     "torch",
+    "torch._dynamo",  # torch imports it with the first optimizer
     "matplotlib.pyplot",
     "matplotlib.backends.backend_agg",
     "matplotlib.font_manager",
@@ -37,8 +38,10 @@ _MODULES = (
     "ipykernel.zmqshell",
     "helpers.environment",
     "helpers.heatmaps",
+    "helpers.models.language",
     "helpers.models.training",
     "helpers.portfolio",
+    "helpers.widgets",
 )
 _ANSWER_WITHIN = 120  # seconds; importing torch takes its time on a slow disk
 # Numbers of the Linux kernel: linux/sched.h, linux/prctl.h, linux/capability.h

@@ -30,6 +30,7 @@ class Local:
         self._needs_template = needs_sandbox
         self.ahead = number + 2  # how many jobs to keep there: each worker's own, and what comes next
         self._number = number
+        self._way = "fork"  # while this process has one thread: what workers need is imported already
         self._pool: ProcessPoolExecutor | None = None
         self._template: TemplateProcess | None = None
 
@@ -39,7 +40,7 @@ class Local:
             self._template = TemplateProcess() if self._needs_template else None
             self._pool = ProcessPoolExecutor(
                 self._number,
-                mp_context=_quick_context(),
+                mp_context=multiprocessing.get_context(self._way),
                 initializer=_begin_worker,
                 initargs=(self._template.address if self._template else "",),
             )
@@ -47,7 +48,7 @@ class Local:
 
     def renew(self) -> None:
         """End all workers; new ones start with the next job."""
-        pool, self._pool = self._pool, None
+        pool, self._pool, self._way = self._pool, None, "spawn"
         if pool:
             workers = list((pool._processes or {}).values())  # shutdown would wait for what they are doing
             pool.shutdown(wait=False, cancel_futures=True)
@@ -109,13 +110,6 @@ def code_digest() -> str:
     for path in sorted(Path(helpers.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _quick_context() -> multiprocessing.context.BaseContext:
-    """New processes come from one that has imported what they need."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["helpers.grading.executing"])
-    return context
 
 
 def _begin_worker(template: str) -> None:
