@@ -32,7 +32,7 @@ from helpers.grading import METADATA
 from helpers.grading.cells import exercise_of
 from helpers.grading.kernels import SandboxedKernelManager
 from helpers.grading.sandbox import Limits, SandboxError, sandbox, unavailable
-from helpers.grading.template import TemplateProcess
+from helpers.grading.template import TemplateProcess, answers
 
 # What one cell may leave in the notebook, in characters: ordinary output, and what a test cell observed.
 _MAX_OUTPUT = 1_000_000
@@ -161,7 +161,7 @@ class ExecuteSubmission(Execute):
             with sandbox(files, name, Limits(cpu_time=self.submission_timeout), self._environment) as room:
                 self._room = room
                 self.km = SandboxedKernelManager(room, self.template, config=self.config)
-                with self.setup_kernel():
+                with contextlib.closing(self.km), self.setup_kernel():
                     yield
         else:
             with (
@@ -263,7 +263,7 @@ def use_template(address: str) -> None:
 def _template() -> str:
     """The address of a template: the shared one, else this process's own, started when it is needed first."""
     global _own_template
-    if _shared_template and os.path.exists(_shared_template):
+    if _shared_template and answers(_shared_template):
         return _shared_template
     with _lock:
         if _own_template is None or not _own_template.is_alive:

@@ -36,18 +36,30 @@ class SandboxedKernelManager(AsyncKernelManager):
 
     def __init__(self, sandbox: Sandbox, template: str | None = None, **settings: Any) -> None:
         folder = sandbox.folder
-        super().__init__(transport="ipc", ip=str(folder / "s"), connection_file=str(folder / "c.json"), **settings)
+        address = {"transport": "ipc", "ip": str(folder / "s"), "connection_file": str(folder / "c.json")}
+        super().__init__(context=_bounded_context(), **address, **settings)
         self.kernel_spec.interrupt_mode = "message"
         self.provisioner = _SandboxProvisioner(kernel_spec=self.kernel_spec, parent=self)
         self.provisioner.sandbox = sandbox
         self.provisioner.template = template
 
     def client(self, **settings: Any) -> AsyncKernelClient:
-        """A client that holds a bounded amount of what the kernel sends; a message that is too large is lost."""
-        context = zmq.asyncio.Context()
-        context.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE)
-        context.setsockopt(zmq.RCVHWM, _MAX_MESSAGES)
-        return super().client(context=context, **settings)
+        return super().client(context=self.context, **settings)
+
+    def close(self) -> None:
+        """Close all sockets, when kernel and client are through."""
+        self.context.destroy(linger=0)
+
+
+def _bounded_context() -> zmq.asyncio.Context:
+    """For sockets that hold a bounded amount of what the kernel sends; a message that is too large is lost.
+
+    They never wait for a kernel to take what it was sent: it may be dead.
+    """
+    context = zmq.asyncio.Context()
+    for option, value in ((zmq.MAXMSGSIZE, _MAX_MESSAGE), (zmq.RCVHWM, _MAX_MESSAGES), (zmq.LINGER, 0)):
+        context.setsockopt(option, value)
+    return context
 
 
 class _SandboxProvisioner(LocalProvisioner):

@@ -182,7 +182,11 @@ def _graded(waiting: list[Submission], workers: Local | Cluster) -> Iterator[Rec
                     _submit(task, workers, running, suspects)
             if not running and not suspects:
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            done = wait(running, timeout=_patience(waiting[0]), return_when=FIRST_COMPLETED).done
+            if not done:  # no submission may take so long: something hangs
+                suspects += running.values()
+                running.clear()
+            for future in done:
                 task = running.pop(future)
                 if isinstance(future.exception(), BrokenProcessPool):
                     suspects.append(task)
@@ -191,7 +195,7 @@ def _graded(waiting: list[Submission], workers: Local | Cluster) -> Iterator[Rec
                     bar.update()
             if suspects and not running:
                 workers.renew()
-                for task in suspects:  # one of them had its worker killed: alone it cannot take others along
+                for task in suspects:  # one of them made its worker die or hang: alone it cannot take others along
                     yield _alone(task, workers)
                     bar.update()
                 suspects.clear()
@@ -206,10 +210,19 @@ def _submit(task: _Task, workers: Local | Cluster, running: dict[Future[bytes], 
 
 def _alone(task: _Task, workers: Local | Cluster) -> Record:
     future = workers.submit(_job(task))
-    if isinstance(future.exception(), BrokenProcessPool):
-        workers.renew()
-        return _saved(task, None, "the process that executed it was killed twice, perhaps for want of memory")
-    return _finished(task, future)
+    try:
+        broken = isinstance(future.exception(timeout=_patience(task.submission)), BrokenProcessPool)
+    except TimeoutError:
+        broken = True
+    if not broken:
+        return _finished(task, future)
+    workers.renew()
+    return _saved(task, None, "the process that executed it was killed or hung, twice; perhaps for want of memory")
+
+
+def _patience(submission: Submission) -> float:
+    """Seconds within which a worker is through with any submission."""
+    return 2 * ExecuteSubmission(config=submission.course.config).submission_timeout + 300
 
 
 def _begun(submission: Submission) -> _Task:

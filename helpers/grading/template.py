@@ -56,11 +56,17 @@ class TemplateProcess:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="template-")
         self.address = os.path.join(self._folder.name, "s")
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "helpers.grading.template", self.address],
-            stdin=subprocess.DEVNULL,
-            env=clean_environment(_SETTINGS),
-        )
+        with socket.socket(socket.AF_UNIX) as listener:  # there at once: whoever connects waits for the imports
+            listener.bind(self.address)
+            listener.listen(64)
+            command = [sys.executable, "-P", "-m", "helpers.grading.template", str(listener.fileno()), str(os.getpid())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env=clean_environment(_SETTINGS),
+                pass_fds=[listener.fileno()],
+                start_new_session=True,  # Ctrl-C is for this process alone
+            )
 
     @property
     def is_alive(self) -> bool:
@@ -94,18 +100,20 @@ def start_kernel(address: str, sandbox: Sandbox, command: list[str]) -> WarmKern
     return WarmKernel(pid)
 
 
+def answers(address: str) -> bool:
+    """Whether there still is a template at an address."""
+    try:
+        _connected(address).close()
+    except OSError:
+        return False
+    return True
+
+
 def _connected(address: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_ANSWER_WITHIN)
-    until = time.monotonic() + _ANSWER_WITHIN
-    while True:
-        try:
-            connection.connect(address)
-            return connection
-        except (FileNotFoundError, ConnectionRefusedError):  # it has only just been started
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
+    connection.connect(address)
+    return connection
 
 
 class WarmKernel:
@@ -142,12 +150,12 @@ class WarmKernel:
     terminate = kill
 
 
-def _serve(address: str) -> None:
+def _serve(descriptor: int, parent: int) -> None:
     """The template's side: fork one kernel for every connection."""
     _die_with_parent()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen(64)
+    if os.getppid() != parent:  # it has died already
+        return
+    with socket.socket(fileno=descriptor) as listener:
         _import_everything()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to wait for a kernel
@@ -248,4 +256,4 @@ def _libc() -> ctypes.CDLL:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

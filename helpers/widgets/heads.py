@@ -25,6 +25,7 @@ from helpers.heatmaps.reading import Labels, read_labels, read_names, read_weigh
 from helpers.heatmaps.wording import head_headline, percent
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import ACCENT, WIDTH
+from helpers.widgets.reading import read_numbers, read_place
 from helpers.widgets.svg import LETTER, SMALL, Drawing, line, rectangle, text
 
 MOST_TOKENS = 40  # so many columns of numbers can be read side by side
@@ -53,8 +54,8 @@ def head_explorer(
     _refuse_size(heads.shape)
     labels = read_labels(tokens, heads.shape[1], "token", "tokens")
     names = read_names(titles, len(heads), "titles", "heads", [f"head {number}" for number in range(len(heads))])
-    head, token = _place(head, len(heads), "head"), _place(token, heads.shape[1], "token")
-    ranked = {name: _read_score(name, values, len(heads)) for name, values in (scores or {}).items()}
+    head, token = read_place(head, len(heads), "head"), read_place(token, heads.shape[1], "token")
+    ranked = _read_scores(scores, len(heads))
     sheet = _Sheet(heads, labels, names)
 
     which = Choice("Head", names, head, pictures=_small_maps(sheet, ranked), effects=_head_effects(sheet))
@@ -111,18 +112,16 @@ def _refuse_size(shape: tuple[int, ...]) -> None:
         )
 
 
-def _place(number: int, length: int, what: str) -> int:
-    if not -length <= number < length:
-        raise ValueError(f"{what} {number} does not exist: there are {length}, counted from 0")
-    return number % length
+def _read_scores(scores: Mapping[str, Any] | None, n_heads: int) -> dict[str, np.ndarray]:
+    if not isinstance(scores or {}, Mapping):
+        raise ValueError('scores must be a dictionary of names and numbers per head, for example {"loudness": lengths}')
+    return {name: _read_score(name, values, n_heads) for name, values in (scores or {}).items()}
 
 
 def _read_score(name: str, values: Any, n_heads: int) -> np.ndarray:
-    score = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
+    score = read_numbers(values, f'score "{name}"')
     if score.shape != (n_heads,):
         raise ValueError(f'score "{name}" must be one number for each of {n_heads} heads; got shape {score.shape}')
-    if not np.isfinite(score).all():
-        raise ValueError(f'score "{name}" of head {int(np.argmin(np.isfinite(score)))} is not a finite number')
     return score
 
 

@@ -20,6 +20,8 @@ from helpers import WITHOUT_PICTURES
 from helpers.widgets.look import STYLE
 from helpers.widgets.svg import Drawing
 
+NO_FORMULAS = "mathjax_ignore tex2jax_ignore"  # a token may be "$": JupyterLab and exports look for formulas in pages
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -91,7 +93,8 @@ class Interactive:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         if WITHOUT_PICTURES in os.environ:
-            return {"text/html": f"<p><em>Picture: {escape(self.alt_text)}</em></p>", "text/plain": self.alt_text}
+            words = f'<p class="{NO_FORMULAS}"><em>Picture: {escape(self.alt_text)}</em></p>'
+            return {"text/html": words, "text/plain": self.alt_text}
         return {"text/html": self.html(), "text/plain": self.alt_text}
 
     def html(self) -> str:
@@ -102,7 +105,8 @@ class Interactive:
         stage = "".join(self._stage(panel) for panel in self.panels)
         return (
             f"<style>{style}</style>{self._still()}"
-            f'<div class="touch-live {own}" hidden style="display:none" role="group" aria-label="{escape(self.name)}">'
+            f'<div class="touch-live {own} {NO_FORMULAS}" hidden style="display:none" role="group" '
+            f'aria-label="{escape(self.name)}">'
             f'{controls}<div class="touch-stage">{stage}</div></div>'
         )
 

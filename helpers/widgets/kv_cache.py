@@ -6,7 +6,8 @@ from helpers import theme
 from helpers.heatmaps.wording import plural
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import ACCENT, WIDTH
-from helpers.widgets.svg import LETTER, SMALL, Drawing, fits, rectangle, text
+from helpers.widgets.reading import read_place, read_tokens, refuse_sizes
+from helpers.widgets.svg import LETTER, SMALL, TEXT, Drawing, label, rectangle, text
 
 LEFT, RIGHT = 76, WIDTH - 1  # the names of the rows end at LEFT, half a line's width is kept free at RIGHT
 TOKENS, CACHED, PLAIN, COUNTED = 0, 34, 142, 256  # px: the tops of the parts
@@ -22,11 +23,14 @@ def kv_cache_steps(
     """One more token at each step: its queries, keys and values, above with a cache and below without one.
 
     It begins at the step of token number `start`. The bytes are those of a model with these sizes.
+    ValueError: no tokens or more than 20, a size that is not a whole number above 0, a `start` that does not exist.
     """
+    tokens = read_tokens(tokens)
+    refuse_sizes(n_layers=n_layers, n_kv_heads=n_kv_heads, d_head=d_head, bytes_per_value=bytes_per_value)
     step = Choice(
         "Step",
         [str(number) for number in range(1, len(tokens) + 1)],
-        start=start,
+        start=read_place(start, len(tokens), "start"),
         look="slider",
         seconds_per_step=1.0,
     )
@@ -61,9 +65,8 @@ def _tokens(tokens: Sequence[str], newest: int) -> list[str]:
     wide = (RIGHT - LEFT) / len(tokens)
     parts = [text(0, TOKENS + 15, "text so far")]
     for index, token in enumerate(tokens[: newest + 1]):
-        size = SMALL if fits(token, wide, SMALL) else wide / (LETTER * len(token))
         weight = {"font_weight": "bold"} if index == newest else {}
-        parts.append(text(_middle(index, wide), TOKENS + 15, token, "middle", font_size=f"{size:.1f}", **weight))
+        parts.append(label(_middle(index, wide), TOKENS + 15, token, wide, **weight))
     return parts
 
 
@@ -106,9 +109,10 @@ def _counts(n_tokens: int, reread: int, per_token: int, most: int) -> list[str]:
 
 def _pair(x: float, title: str, amounts: Sequence[int], most: int, unit: str, colour: str) -> list[str]:
     parts = [text(x, COUNTED + 12, title, font_weight="bold")]
+    room = WIDTH / 2 - 14 - BAR_START - 6 - LETTER * TEXT * len(f"{most:,}{unit}")  # beside the longest label
     for number, (name, amount) in enumerate(zip(("with a cache", "without"), amounts, strict=True)):
         y = COUNTED + 22 + number * ROW
-        wide = BAR * amount / most
+        wide = min(BAR, room) * amount / most
         parts.append(text(x, y + 14, name))
         parts.append(rectangle(x + BAR_START, y, wide, 18, colour))
         parts.append(text(x + BAR_START + wide + 6, y + 14, f"{amount:,}{unit}"))

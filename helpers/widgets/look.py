@@ -7,15 +7,16 @@ ACCENT = theme.MAY_ATTEND
 WIDTH = 860  # px: drawings are made for this width; narrower windows scale them down
 
 # The paper stays white in JupyterLab's dark theme, so everything on it is given its colours here.
+# A system's forced colours would take the meaning from drawings, and the mark from the chosen button.
 # Without `:has` no choice could do anything: an old browser keeps the image.
 STYLE = f"""@supports selector(:has(a)){{
 .touch-still{{display:none!important}}
 .touch-live{{display:block!important;box-sizing:border-box;max-width:{WIDTH + 34}px;margin:4px 0;padding:14px 16px 10px;
-background:{theme.PAPER};color:{theme.INK};color-scheme:light;border:1px solid {theme.LINE};border-radius:6px;
-font:{TEXT}px/1.4 {FONTS}}}
+background:{theme.PAPER};color:{theme.INK};color-scheme:light;forced-color-adjust:none;
+border:1px solid {theme.LINE};border-radius:6px;font:{TEXT}px/1.4 {FONTS}}}
 .touch-choice{{display:flex;align-items:center;gap:6px 12px;margin:0 0 10px}}
 .touch-name{{flex:none;width:140px;font-weight:bold}}
-.touch-options{{display:flex;flex:1;flex-wrap:wrap;gap:6px}}
+.touch-options{{display:flex;flex:1;flex-wrap:wrap;gap:6px;min-width:0}}
 .touch-live label{{position:relative;display:block;margin:0;color:inherit;cursor:pointer}}
 .touch-live input{{margin:0;accent-color:{ACCENT};cursor:pointer}}
 .touch-live input:focus-visible{{outline:3px solid {theme.INK};outline-offset:2px}}
@@ -24,6 +25,7 @@ font:{TEXT}px/1.4 {FONTS}}}
 .touch-buttons input,.oplay input,.touch-grid input{{position:absolute;inset:0;width:100%;height:100%;appearance:none;
 border:1px solid {theme.FAINT};border-radius:4px}}
 .touch-buttons label,.oplay{{padding:3px 10px}}
+.touch-live .oplay{{flex:none}}
 .touch-buttons input:checked,.oplay input:checked{{background:{ACCENT};border-color:{ACCENT}}}
 .touch-live :is(.touch-buttons,.oplay) input:checked~span{{color:{theme.label_colour(ACCENT)};font-weight:normal}}
 .touch-slider .touch-options{{position:relative;flex-wrap:nowrap;justify-content:space-between;gap:0;max-width:560px}}

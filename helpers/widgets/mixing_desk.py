@@ -9,7 +9,8 @@ from helpers import theme
 from helpers.heatmaps.wording import percent
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import ACCENT, WIDTH
-from helpers.widgets.svg import LETTER, SMALL, Drawing, budget_bar, fits, line, rectangle, text
+from helpers.widgets.reading import read_numbers, read_tokens, refuse_shape
+from helpers.widgets.svg import SMALL, Drawing, budget_bar, fits, label, line, rectangle, text
 
 GAINS = {"100 %": 1.0, "50 %": 0.5, "off": 0.0}
 LEFT, RIGHT = 152, WIDTH - 1  # the columns begin where the faders do, half a line's width is kept free at RIGHT
@@ -35,9 +36,15 @@ def mixing_desk(
 
     queries, reports: (3, d_k); weights: (3, T); W_O: (3 * d_k, d_model), used as in concat @ W_O
     A fader for each head scales what it writes.
+    ValueError: an array of another shape or with a number that is not finite, too few names for something.
     """
-    queries, weights, reports = (np.asarray(array, dtype=float) for array in (queries, weights, reports))
-    bands = np.asarray(W_O, dtype=float).reshape(*reports.shape, -1)  # (3, d_k, d_model)
+    words = read_tokens(words)
+    queries, weights, reports = (
+        read_numbers(array, name) for array, name in ((queries, "queries"), (weights, "weights"), (reports, "reports"))
+    )
+    W_O = read_numbers(W_O, "W_O")
+    _refuse(queries, weights, reports, W_O, words, heads, report_sliders, result_sliders)
+    bands = W_O.reshape(*reports.shape, -1)  # (3, d_k, d_model)
     written = np.einsum("hk,hkm->hm", reports, bands)  # (3, d_model): what each head writes
     faders = [Choice(f"{head} head", list(GAINS)) for head in heads]
     above = [
@@ -60,6 +67,25 @@ def mixing_desk(
         )
 
     return Interactive("The mixing desk", faders, [Panel(faders, draw)])
+
+
+def _refuse(
+    queries: np.ndarray,
+    weights: np.ndarray,
+    reports: np.ndarray,
+    W_O: np.ndarray,
+    words: Sequence[str],
+    heads: Sequence[str],
+    report_sliders: Sequence[str],
+    result_sliders: Sequence[str],
+) -> None:
+    if len(heads) != len(COLOURS):
+        raise ValueError(f"heads must be {len(COLOURS)} names, got {len(heads)}")
+    d_k = len(report_sliders) // len(heads)
+    refuse_shape("queries", queries, (len(heads), d_k), "(heads, report sliders per head)")
+    refuse_shape("weights", weights, (len(heads), len(words)), "(heads, words)")
+    refuse_shape("reports", reports, (len(heads), d_k), "(heads, report sliders per head)")
+    refuse_shape("W_O", W_O, (len(report_sliders), len(result_sliders)), "(report sliders, result sliders)")
 
 
 def _headline(written: np.ndarray, gains: np.ndarray, heads: Sequence[str], result_sliders: Sequence[str]) -> str:
@@ -100,20 +126,13 @@ def _cells(numbers: np.ndarray, top: float, name: str, labels: Sequence[str] = (
         boxes.append(rectangle(left + 3, top, wide - 6, CELL, theme.PAPER, stroke=colour))
         texts.append(text(left + wide / 2, top + 15.5, f"{round(number, 2):g}"))
         if labels:
-            texts.append(_label(left + wide / 2, top - 5, wide, labels[index]))
+            texts.append(label(left + wide / 2, top - 5, labels[index], wide))
     return [text(0, top + 15.5, name), f'<g stroke-width="2">{"".join(boxes)}</g>', *_small(texts)]
 
 
 def _small(texts: Sequence[str]) -> list[str]:
     """Small texts around their places: said once for all of them, as there are hundreds."""
     return [f'<g font-size="{SMALL}" text-anchor="middle">', *texts, "</g>"]
-
-
-def _label(x: float, y: float, wide: float, label: str) -> str:
-    """A text in the middle of a column, smaller where the column is too narrow for it."""
-    return text(
-        x, y, label, **({} if fits(label, wide, SMALL) else {"font_size": f"{wide / (LETTER * len(label)):.1f}"})
-    )
 
 
 def _budgets(weights: np.ndarray, words: Sequence[str]) -> list[str]:
@@ -138,12 +157,12 @@ def _desk(written: np.ndarray, gains: np.ndarray, heads: Sequence[str], result_s
     """A band for each head with what it writes at its fader, and below them their sum and what is lost."""
     n_heads, n_sliders = written.shape
     wide = (RIGHT - LEFT) / n_sliders
-    scale = (BAND - 18) / np.abs(written).max()
+    scale = (BAND - 18) / (np.abs(written).max() or 1)
     labels = []
     for index, name in enumerate(result_sliders):
         first, _, last = name.rpartition(" ")
         middle = _column(index, n_sliders) + wide / 2
-        labels += [_label(middle, RESULT + 10, wide, first)] * bool(first) + [_label(middle, RESULT + 24, wide, last)]
+        labels += [label(middle, RESULT + 10, first, wide)] * bool(first) + [label(middle, RESULT + 24, last, wide)]
     parts = [text(0, RESULT + 24, "× W_O"), *_small(labels)]
     for head, (name, gain) in enumerate(zip(heads, gains, strict=True)):
         top = WRITTEN + head * BAND

@@ -8,7 +8,8 @@ import numpy as np
 from helpers import theme
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import WIDTH
-from helpers.widgets.svg import SMALL, Drawing, line, rectangle, text
+from helpers.widgets.reading import refuse_sizes
+from helpers.widgets.svg import SMALL, Drawing, label, line, rectangle, text
 
 STEPS = ("as it comes", "1 cut", "2 swap", "3 swap back", "4 join")
 SECONDS = 2.5  # per step while it plays
@@ -43,11 +44,10 @@ def split_and_combine(names: Any, n_heads: int) -> Interactive:
     head or token belongs have a bold border and a dark corner.
     ValueError: another number of axes, heads that cannot share d_model, more than 8 boxes side by side.
     """
-    names = np.array(names)
-    if names.ndim != 2:
-        raise ValueError(f"names must be (T, d_model); got shape {names.shape}")
+    names = _read(names)
+    refuse_sizes(n_heads=n_heads)
     n_tokens, d_model = names.shape
-    if n_heads < 1 or d_model % n_heads:
+    if d_model % n_heads:
         raise ValueError(f"{n_heads} heads cannot share d_model = {d_model}")
     if max(d_model, n_tokens * d_model // n_heads) > MOST:
         raise ValueError(f"names of shape {names.shape} do not fit with {n_heads} heads: pass fewer tokens or sliders")
@@ -67,6 +67,16 @@ def split_and_combine(names: Any, n_heads: int) -> Interactive:
 
     step = Choice("Step", STEPS, start=STEPS.index("2 swap"), seconds_per_step=SECONDS)
     return Interactive("Split and combine", [step], [Panel([step], draw)])
+
+
+def _read(names: Any) -> np.ndarray:
+    try:
+        names = np.array(names.detach().cpu().tolist() if hasattr(names, "detach") else names)
+    except ValueError as error:
+        raise ValueError("names must be (T, d_model), all rows of one length") from error
+    if names.ndim != 2 or not names.size:
+        raise ValueError(f"names must be (T, d_model); got shape {names.shape}")
+    return names.astype(str)
 
 
 def _stages(n_tokens: int, d_model: int, n_heads: int) -> tuple[list[_Stage], list[_Stage]]:
@@ -154,7 +164,7 @@ def _entry(x: float, y: float, name: str, token: int, mixed: bool) -> str:
         box += _corner(x + BOX - 2, y + 2)
     else:
         box = rectangle(x, y, BOX, HIGH, colour, stroke=theme.PAPER)
-    return box + text(x + BOX / 2, y + HIGH / 2 + 5, name, "middle", font_size=SMALL)
+    return box + label(x + BOX / 2, y + HIGH / 2 + 5, name, BOX - 3)
 
 
 def _corner(x: float, y: float) -> str:

@@ -10,7 +10,8 @@ from helpers.heatmaps.reading import Labels, read_labels
 from helpers.heatmaps.wording import head_headline, percent
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import ACCENT, WIDTH
-from helpers.widgets.svg import LETTER, SMALL, Drawing, line, rectangle, text, weight_cell
+from helpers.widgets.reading import read_numbers, read_place, read_tokens
+from helpers.widgets.svg import LETTER, SMALL, Drawing, label, line, rectangle, text, weight_cell
 
 RIGHT = WIDTH - 1  # half a line's width is kept free
 LAMP, FLOOR = 30, 112  # px: where beams start and end
@@ -26,16 +27,16 @@ def spotlight(scores: Any, tokens: Sequence[str], token: int = -1) -> Interactiv
     """The row of any token over the sentence, as beams of light, with and without a causal mask.
 
     `scores` (T, T), scaled: row for query, column for key. `token` asks at first.
-    ValueError: scores of another shape, a `token` that does not exist.
+    ValueError: scores of another shape or not finite (the mask is added here), no tokens or more than 20, a `token`
+    that does not exist.
     """
+    read_tokens(tokens)
     table = _table(scores, len(tokens))
     if len(table) != len(tokens):
         raise ValueError(f"scores must be (T, T) with a row for each of {len(tokens)} tokens; got shape {table.shape}")
-    if not -len(tokens) <= token < len(tokens):
-        raise ValueError(f"token {token} does not exist: there are {len(tokens)}, counted from 0")
     labels = read_labels(tokens, len(tokens), "token", "tokens")
     mask = Choice("Mask", ["none", "causal"])
-    query = Choice("Who asks", labels.shown, token % len(tokens))
+    query = Choice("Who asks", labels.shown, read_place(token, len(tokens), "token"))
 
     def draw(asking: int, causal: int) -> Frame:
         keep = np.arange(len(tokens)) <= asking if causal else np.ones(len(tokens), bool)
@@ -49,8 +50,9 @@ def one_spotlight_or_three(scores: Any, tokens: Sequence[str], questions: Sequen
 
     `scores` (3, T), scaled: a row for each of the `questions`, which have names. The one head asks them at equal
     strength, so that each gives its best token a score of 4, and then up to 8 times as loud.
-    ValueError: scores of another shape, a question without a positive score.
+    ValueError: scores of another shape or not finite, no tokens or more than 20, a question without a positive score.
     """
+    tokens = read_tokens(tokens)
     table = _table(scores, len(tokens))
     if len(table) != 3 or len(questions) != 3:
         raise ValueError(f"scores must be (3, T), a row for each of three questions; got shape {table.shape}")
@@ -71,7 +73,7 @@ def one_spotlight_or_three(scores: Any, tokens: Sequence[str], questions: Sequen
 
 
 def _table(scores: Any, n_tokens: int) -> np.ndarray:
-    table = np.asarray(scores, dtype=float)
+    table = read_numbers(scores, "scores")
     if table.ndim != 2 or table.shape[1] != n_tokens:
         raise ValueError(f"scores of shape {table.shape} do not have a column for each of {n_tokens} tokens")
     return table
@@ -103,13 +105,13 @@ def _row_parts(weights: np.ndarray, keep: np.ndarray, asking: int, tokens: Seque
     for key, token in enumerate(tokens):
         middle = (key + 0.5) * wide
         look = {"font_weight": "bold"} if key == asking else {"fill": theme.FAINT}
-        parts.append(text(middle, LAMP - 13, token, "middle", font_size=size, **look))
+        parts.append(label(middle, LAMP - 13, token, wide, size, **look))
         if keep[key]:
             parts.append(weight_cell(weights[key], key * wide, FLOOR, wide, 44, token))
             parts.append(text(middle, FLOOR + 62, f"{percent(weights[key])} %", "middle"))
         else:
             parts.append(rectangle(key * wide, FLOOR, wide, 44, theme.BLOCKED, stroke=theme.PAPER))
-            parts.append(text(middle, FLOOR + 26, token, "middle", font_size=size, fill=theme.FAINT))
+            parts.append(label(middle, FLOOR + 26, token, wide, size, fill=theme.FAINT))
             parts.append(text(middle, FLOOR + 62, "hidden", "middle", font_size=SMALL, fill=theme.FAINT))
     return parts
 
@@ -130,9 +132,9 @@ def _beams(weights: np.ndarray, lamp: float, left: float, wide: float, top: floa
     return beams
 
 
-def _size(tokens: Sequence[str], wide: float) -> str:
+def _size(tokens: Sequence[str], wide: float) -> float:
     """The size of letters with which the longest token has room."""
-    return f"{max(theme.LABEL_SIZE, min(SMALL, wide / (LETTER * max(map(len, tokens))))):.1f}"
+    return max(theme.LABEL_SIZE, min(SMALL, wide / (LETTER * max(map(len, tokens)))))
 
 
 # One row against three
@@ -161,7 +163,7 @@ def _stage(rows: np.ndarray, top: float, names: Sequence[str], tokens: Sequence[
         parts.append(text(lamp, top + 17, names[head], "middle", font_size=SMALL, font_weight="bold"))
     parts.append(line(left, top + FLOOR, RIGHT, top + FLOOR, theme.LINE))
     for key, token in enumerate(tokens):
-        parts.append(text(left + (key + 0.5) * wide, top + FLOOR + 16, token, "middle", font_size=size))
+        parts.append(label(left + (key + 0.5) * wide, top + FLOOR + 16, token, wide, size))
     for head, row in enumerate(rows):
         at = top + FLOOR + 23 + head * STEP
         parts.append(text(left - 8, at + 17, names[head], "end", font_size=SMALL))

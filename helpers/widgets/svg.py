@@ -59,6 +59,14 @@ def text(x: float, y: float, content: str, anchor: str = "start", **more: str | 
     return f'<text x="{_number(x)}" y="{_number(y)}"{anchored}{_attributes(more)}>{escape(content, quote=False)}</text>'
 
 
+def label(x: float, y: float, content: str, width: float, size: float = SMALL, **more: str | float) -> str:
+    """A text in the middle of `width` px: smaller where it has no room, cut off where it could not be read any more."""
+    size = min(size, max(theme.LABEL_SIZE, width / (LETTER * max(len(content), 1))))
+    most = max(int(width / (LETTER * size) + 1e-6), 1)
+    shown = content if len(content) <= most else content[: most - 1] + "…"
+    return text(x, y, shown, "middle", font_size=_number(size), **more)
+
+
 def fits(content: str, width: float, size: float = TEXT) -> bool:
     """Whether a text of `size` px has room in `width` px, by the width of an average letter."""
     return len(content) * LETTER * size <= width
@@ -92,13 +100,12 @@ def token_row(
     return "".join(parts)
 
 
-def weight_cell(weight: float, x: float, y: float, width: float, height: float, label: str = "") -> str:
-    """A box in the colour of a weight between 0 and 1, with a label that stays readable on it."""
+def weight_cell(weight: float, x: float, y: float, width: float, height: float, name: str = "") -> str:
+    """A box in the colour of a weight between 0 and 1, with a name that stays readable on it."""
     colour = theme.weight_colour(weight)
     ink = theme.label_colour(colour)
-    size = SMALL if fits(label, width - 2, SMALL) else max(theme.LABEL_SIZE, (width - 2) / (LETTER * len(label)))
     box = rectangle(x, y, width, height, colour, stroke=theme.PAPER)
-    return box + text(x + width / 2, y + height / 2 + 4, label, "middle", fill=ink, font_size=_number(size))
+    return box + label(x + width / 2, y + height / 2 + 4, name, width - 2, fill=ink)
 
 
 def _piece_label(x: float, y: float, width: float, token: str, weight: float) -> str:

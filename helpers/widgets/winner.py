@@ -9,7 +9,8 @@ from helpers import theme
 from helpers.heatmaps.wording import percent
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import WIDTH
-from helpers.widgets.svg import SMALL, Drawing, budget_bar, fits, line, rectangle, text
+from helpers.widgets.reading import read_numbers, read_tokens
+from helpers.widgets.svg import SMALL, TEXT, Drawing, budget_bar, label, line, rectangle, text
 
 MOVED_SCORES = tuple(range(9))
 TEMPERATURES = (0.25, 0.5, 1, 2, 4, 8, 16)
@@ -22,20 +23,20 @@ BOX = 22
 def winner_takes_almost_all(scores: Any, tokens: Sequence[str], move: str) -> Interactive:
     """The weights of a row of `scores` (T,), while the score of the token `move` and the temperature change.
 
-    Below the weights: the budget of 100 %, and how many tokens the row looks at in effect (exp of its entropy).
-    ValueError: `move` is not among the tokens, or their number is not that of the scores.
+    The score moves over the whole numbers up to 8; its own value is among them. Below the weights: the budget of 100 %,
+    and how many tokens the row looks at in effect (exp of its entropy).
+    ValueError: `move` is not among the tokens, their number is not that of the scores or more than 20, a score that is
+    not finite.
     """
-    row = np.array(scores, dtype=float)
+    row = read_numbers(scores, "scores")
     if row.shape != (len(tokens),):
         raise ValueError(f"scores of shape {row.shape} do not belong to {len(tokens)} tokens")
     if move not in tokens:
         raise ValueError(f'"{move}" is not among the tokens {", ".join(tokens)}')
-    place = list(tokens).index(move)
+    place, tokens = list(tokens).index(move), read_tokens(tokens)
+    stops = sorted({*MOVED_SCORES, float(row[place])})
     score = Choice(
-        f'Score of "{move}"',
-        [str(stop) for stop in MOVED_SCORES],
-        start=int(np.abs(np.array(MOVED_SCORES) - row[place]).argmin()),
-        look="slider",
+        f'Score of "{tokens[place]}"', [_number(stop) for stop in stops], start=stops.index(row[place]), look="slider"
     )
     temperature = Choice(
         "Temperature", [f"{stop:g}" for stop in TEMPERATURES], start=TEMPERATURES.index(1), look="slider"
@@ -43,14 +44,14 @@ def winner_takes_almost_all(scores: Any, tokens: Sequence[str], move: str) -> In
 
     def draw(score_stop: int, temperature_stop: int) -> Frame:
         moved = row.copy()
-        moved[place] = MOVED_SCORES[score_stop]
+        moved[place] = stops[score_stop]
         return _frame(moved, TEMPERATURES[temperature_stop], tokens)
 
     return Interactive("Winner takes almost all", [score, temperature], [Panel([score, temperature], draw)])
 
 
 def _frame(scores: np.ndarray, temperature: float, tokens: Sequence[str]) -> Frame:
-    weights = _softmax(scores / temperature)
+    weights = _softmax((scores - scores.max()) / temperature)
     choices = np.exp(-np.sum(weights * np.log(np.where(weights > 0, weights, 1.0))))
     shares = ", ".join(f"{token} {percent(weight)} %" for token, weight in zip(tokens, weights, strict=True))
     return Frame(
@@ -77,21 +78,25 @@ def _parts(
     scores: np.ndarray, temperature: float, weights: np.ndarray, choices: float, tokens: Sequence[str]
 ) -> list[str]:
     wide = (RIGHT - LEFT) / len(tokens)
+    column = min(48, wide - 4)
     parts = [text(0, 40, "score"), text(0, 62, f"score / {temperature:g}"), text(0, FLOOR - 6, "weight")]
     for index, token in enumerate(tokens):
         middle = LEFT + (index + 0.5) * wide
         high = weights[index] * TALLEST
-        size = {} if fits(token, wide) else {"font_size": SMALL}
         parts += [
-            text(middle, 16, token, "middle", font_weight="bold", **size),
-            text(middle, 40, f"{scores[index]:g}", "middle"),
-            text(middle, 62, f"{scores[index] / temperature:.3g}", "middle"),
-            rectangle(middle - 24, FLOOR - high, 48, high, theme.token_colour(index)),
+            label(middle, 16, token, wide - 4, TEXT, font_weight="bold"),
+            label(middle, 40, _number(scores[index]), wide - 4, TEXT),
+            label(middle, 62, _number(scores[index] / temperature), wide - 4, TEXT),
+            rectangle(middle - column / 2, FLOOR - high, column, high, theme.token_colour(index)),
             text(middle, FLOOR - high - 5, f"{percent(weights[index])} %", "middle", font_size=SMALL),
         ]
     parts += [line(LEFT, FLOOR, RIGHT, FLOOR, theme.INK), text(0, BUDGET + 25, "budget, 100 %")]
     parts += [budget_bar(weights, tokens, LEFT, BUDGET, RIGHT - LEFT), text(0, BOXES + 16, "words in effect")]
     return parts + _boxes(choices, len(tokens))
+
+
+def _number(score: float) -> str:
+    return f"{score:.3g}"
 
 
 def _boxes(choices: float, most: int) -> list[str]:

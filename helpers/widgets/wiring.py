@@ -4,11 +4,14 @@ from helpers import theme
 from helpers.heatmaps.wording import percent, plural
 from helpers.widgets.interactive import Choice, Frame, Interactive, Panel
 from helpers.widgets.look import ACCENT, WIDTH
-from helpers.widgets.svg import SMALL, Drawing, line, rectangle, text
+from helpers.widgets.reading import refuse_sizes
+from helpers.widgets.svg import SMALL, Drawing, fits, line, rectangle, text
 
 LEFT, RIGHT = 152, WIDTH - 1  # the rows begin where the buttons do, half a line's width is kept free at RIGHT
 ASKED, READ, KEYS, VALUES, FORMULA, CACHE = 0, 84, 134, 160, 202, 236  # px: the tops of the rows
 LARGEST_HEAD = 22
+MOST_HEADS = 128
+NUMBER = 10  # px: the letters of a head's number
 QUERY_COLOUR, KEY_COLOUR, VALUE_COLOUR = theme.token_colour(0), theme.token_colour(2), theme.token_colour(5)
 
 
@@ -19,8 +22,18 @@ def wiring(
 
     It begins with `n_kv_heads`, those of the `model`. Below the lines: the keys and values of one token and one layer,
     and the cache of the whole model after `n_tokens`, both to scale.
-    ValueError: `n_heads` is not a multiple of `n_kv_heads`.
+    ValueError: `n_heads` is not a multiple of `n_kv_heads` or more than 128, a size that is not a whole number above 0.
     """
+    refuse_sizes(
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        n_layers=n_layers,
+        d_head=d_head,
+        n_tokens=n_tokens,
+        bytes_per_value=bytes_per_value,
+    )
+    if n_heads > MOST_HEADS:
+        raise ValueError(f"{n_heads} query heads are too many to draw, at most {MOST_HEADS}")
     if n_heads % n_kv_heads:
         raise ValueError(f"{n_heads} query heads cannot share {n_kv_heads} key/value heads evenly")
     layouts = [heads for heads in range(n_heads, 0, -1) if n_heads % heads == 0]
@@ -31,13 +44,15 @@ def wiring(
         start=layouts.index(n_kv_heads),
     )
 
+    length = f"{n_tokens:,} token{'s' * (n_tokens > 1)}"
+
     def draw(stop: int) -> Frame:
         heads = layouts[stop]
         per_token = 2 * n_layers * heads * d_head * bytes_per_value
         gigabytes, most = per_token * n_tokens / 1e9, per_token * n_tokens / 1e9 * n_heads / heads
         parts = _heads(n_heads, heads) + _kept(n_heads, heads)
         parts += [
-            text(0, CACHE + 16, f"{n_tokens:,} tokens"),
+            text(0, CACHE + 16, length),
             rectangle(LEFT, CACHE, (RIGHT - LEFT) * heads / n_heads, 22, ACCENT),
             rectangle(LEFT, CACHE, RIGHT - LEFT, 22, "none", stroke=theme.FAINT),
             *_beside_the_bar(heads / n_heads, f"{gigabytes:.2f} GB in all {n_layers} layers", f"{most:.2f} GB"),
@@ -52,9 +67,9 @@ def wiring(
         return Frame(
             _headline(n_heads, heads),
             Drawing(WIDTH, CACHE + 26, parts),
-            f"{n_heads} query heads in groups of {n_heads // heads} read {plural(heads, 'key/value head')}. "
+            f"{plural(n_heads, 'query head')} in groups of {n_heads // heads} read {plural(heads, 'key/value head')}. "
             f"Kept for each token and layer: {2 * heads} of {2 * n_heads} tensors. "
-            f"Cache of {n_tokens:,} tokens: {gigabytes:.2f} GB of {most:.2f} GB.",
+            f"Cache of {length}: {gigabytes:.2f} GB of {most:.2f} GB.",
         )
 
     return Interactive("The wiring", [choice], [Panel([choice], draw)])
@@ -87,7 +102,9 @@ def _heads(n_heads: int, n_kv_heads: int) -> list[str]:
 
 def _head(middle: float, top: float, size: float, number: int, colour: str, roundness: float) -> str:
     box = rectangle(middle - size / 2, top, size, size, colour, rx=f"{roundness:g}")
-    return box + text(middle, top + size / 2 + 3.6, str(number), "middle", font_size=10)
+    if not fits(str(number), size + 2, NUMBER):  # as in a layer of 64
+        return box
+    return box + text(middle, top + size / 2 + 3.6, str(number), "middle", font_size=NUMBER)
 
 
 def _kept(n_heads: int, n_kv_heads: int) -> list[str]:
