@@ -139,7 +139,7 @@ def test_270_heads_stay_far_below_2_mb():
         ({"tokens": TOKENS[:5]}, "5 tokens do not match 6"),
         ({"titles": QUESTIONS[:2]}, "2 titles do not match 3 heads"),
         ({"scores": {"previous": [1, 2]}}, 'score "previous" must be one number for each of 3 heads'),
-        ({"scores": {"previous": [1, np.nan, 2]}}, "of head 1 is not a finite number"),
+        ({"scores": {"previous": [1, np.nan, 2]}}, '"previous" must be finite numbers, got nan at 1'),
         ({"head": 3}, "head 3 does not exist"),
         ({"token": -7}, "token -7 does not exist"),
     ],
@@ -248,7 +248,12 @@ def test_with_one_head_nothing_can_be_mixed_up():
 
 @pytest.mark.parametrize(
     ("names", "n_heads", "reason"),
-    [(NAMES, 4, "cannot share d_model = 6"), (NAMES, 0, "0 heads"), (NAMES, 1, "do not fit"), (NAMES[0], 3, r"\(T, d")],
+    [
+        (NAMES, 4, "cannot share d_model = 6"),
+        (NAMES, 0, "n_heads must be"),
+        (NAMES, 1, "do not fit"),
+        (NAMES[0], 3, r"\(T, d"),
+    ],
 )
 def test_what_cannot_be_split_is_refused(names, n_heads, reason):
     with pytest.raises(ValueError, match=reason):

@@ -228,6 +228,64 @@ def test_an_untrusted_notebook_shows_the_first_state_with_its_words(chapter, nam
     page.context.close()
 
 
+ODD_TOKENS = ["$x$", "costs $5 or $6", r"\(y\)", "$$z$$"]
+
+
+def test_a_token_is_never_taken_for_a_formula(chromium, lab):
+    cell = f"from helpers.widgets import spotlight\nspotlight([[0, 1, 2, 3]] * 4, {ODD_TOKENS})"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    notebook.cells.append(nbformat.v4.new_markdown_cell("$formula$"))
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, lab.root / "formulas.ipynb")
+    page = Page(chromium)
+    page.open_in(lab, "formulas.ipynb")
+    page.run_all(lab, "formulas.ipynb")
+    page.tab.locator("mjx-container").first.wait_for()  # JupyterLab has looked for formulas, and found that of the text
+    picture = picture_on(page, "The spotlight")
+    assert picture.locator("mjx-container").count() == 0
+    assert picture.locator("[role=radiogroup] >> nth=1").inner_text().split("\n")[1:] == ODD_TOKENS
+    page.context.close()
+
+
+@pytest.fixture(scope="module")
+def all_pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a dark page with all pictures of the chapters, and nothing of JupyterLab."""
+    outputs = [output for chapter in PICTURES for output in displayed(executed(chapter))]
+    pages = [output.data["text/html"] for output in outputs if "touch-live" in output.data.get("text/html", "")]
+    file = tmp_path_factory.mktemp("pictures") / "all.html"
+    file.write_text(f'<!doctype html><meta charset="utf-8"><body style="background:#222;color:#eee">{"".join(pages)}')
+    return file.as_uri()
+
+
+@pytest.mark.parametrize("width", [1200, 900, 600])
+def test_nothing_reaches_beyond_a_picture_in_a_narrow_window(width, all_pictures, chromium):
+    page = Page(chromium)
+    page.tab.set_viewport_size({"width": width, "height": 700})
+    page.tab.goto(all_pictures)
+    assert page.tab.locator(".touch-live:visible").count() >= len(PLACED)
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= width
+    page.context.close()
+
+
+#: The colours of pictures, words and buttons; a border has the colour of the words where it has none of its own.
+COLOURS = """[...document.querySelectorAll(".touch-live, .touch-live :is(text, span, p), .touch-buttons input")].map(
+    element => {
+        const style = getComputedStyle(element);
+        return [style.fill, style.backgroundColor, style.borderColor].join(" ");
+    }
+)"""
+
+
+def test_forced_colours_leave_drawings_and_chosen_buttons_as_they_are(all_pictures, chromium):
+    looks = []
+    for forced in ("none", "active"):
+        page = Page(chromium, forced_colors=forced, color_scheme="dark")
+        page.tab.goto(all_pictures)
+        looks.append(page.tab.evaluate(COLOURS))
+        page.context.close()
+    assert looks[0] == looks[1]
+
+
 def keep_screenshot(picture: Any, name: str) -> None:
     if folder := os.environ.get("COURSE_TEST_SCREENSHOTS"):
         picture.screenshot(path=Path(folder) / f"{name.replace(' ', '_')}.png")

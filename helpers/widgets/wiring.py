@@ -102,7 +102,7 @@ def _heads(n_heads: int, n_kv_heads: int) -> list[str]:
 
 def _head(middle: float, top: float, size: float, number: int, colour: str, roundness: float) -> str:
     box = rectangle(middle - size / 2, top, size, size, colour, rx=f"{roundness:g}")
-    if not fits(str(number), size + 2, NUMBER):  # as in a layer of 64
+    if not fits("00", size + 2, NUMBER):  # as in a layer of 64
         return box
     return box + text(middle, top + size / 2 + 3.6, str(number), "middle", font_size=NUMBER)
 
