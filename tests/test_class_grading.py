@@ -36,13 +36,15 @@ SET_ASIDE = [name for name in CLASS if SUBMISSIONS[name].set_aside]
 GRADED = [name for name in CLASS if not SUBMISSIONS[name].set_aside]
 WAYS = ("stock", "run")
 STAND_IN = "`helpers.checks.source` does not see a stand-in of the portfolio whose import stands in another cell"
+#: nbgrader's own command copies these, and fails, before anything of ours has a say.
+LOST_BY_STOCK = {"links_to_nowhere", "pipe_beside_it"}
 #: What is known not to be as it should.
 OPEN = {"wrong_chapter": STAND_IN, "stand_in_of_the_portfolio": STAND_IN}
 
 pytestmark = pytest.mark.slow
 
 
-def each(names: list[str]) -> list[Any]:
+def or_open(names: list[str]) -> list[Any]:
     return [
         pytest.param(name, marks=pytest.mark.xfail(reason=OPEN[name], strict=True) if name in OPEN else ())
         for name in names
@@ -132,8 +134,11 @@ def contents(course: Course) -> dict[str, int]:
 # Everybody gets what they earned
 
 
-@pytest.mark.parametrize("name", each(CLASS))
+@pytest.mark.parametrize("name", or_open(CLASS))
 def test_every_submission_gets_the_points_it_earned(course: Course, name: str) -> None:
+    if name in LOST_BY_STOCK and course.path.name == "stock":
+        assert course.outcome(name) == (None, None, None)
+        return
     assert course.outcome(name) == SUBMISSIONS[name].outcome
 
 
@@ -145,8 +150,9 @@ def test_an_endless_submission_loses_its_own_exercise_at_most(impatient_course: 
 def test_both_ways_fill_the_gradebook_in_the_same_way(graded: dict[str, Course]) -> None:
     stock, run = (graded[way].gradebook() for way in WAYS)
     uncertain = {name for name in CLASS if ANY in SUBMISSIONS[name].outcome}
-    assert set(stock) == set(run)
-    assert {name: stock[name] for name in set(stock) - uncertain} == {name: run[name] for name in set(run) - uncertain}
+    assert set(stock) == set(run) - LOST_BY_STOCK
+    certain = set(stock) - uncertain
+    assert {name: stock[name] for name in certain} == {name: run[name] for name in certain}
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -162,7 +168,7 @@ def test_partial_credit_reaches_the_gradebook() -> None:
 
 def test_only_what_cannot_be_graded_is_set_aside(course: Course) -> None:
     graded_students = {path.parent.name for path in course.path.glob(f"autograded/*/{CHAPTER}")}
-    assert graded_students == set(GRADED)
+    assert graded_students == set(GRADED) - (LOST_BY_STOCK if course.path.name == "stock" else set())
 
 
 def test_grades_can_be_exported(run_course: Course) -> None:
@@ -196,7 +202,7 @@ def test_a_written_answer_keeps_its_text_through_a_change_of_type(course: Course
 # What happened is said
 
 
-@pytest.mark.parametrize("name", each([name for name in CLASS if SUBMISSIONS[name].said]))
+@pytest.mark.parametrize("name", [name for name in CLASS if SUBMISSIONS[name].said])
 def test_the_report_says_what_happened(run_course: Course, name: str) -> None:
     said = run_course.report()[name]
     assert [sentence for sentence in SUBMISSIONS[name].said if sentence not in said] == []
@@ -297,7 +303,8 @@ def test_no_secret_gets_into_what_students_see(course: Course) -> None:
 
 
 def test_every_submission_has_a_seed_of_its_own(course: Course) -> None:
-    seeds = [course.autograded(name).metadata[METADATA]["seed"] for name in GRADED]
+    graded_students = [path.parent.name for path in course.path.glob(f"autograded/*/{CHAPTER}")]
+    seeds = [course.autograded(name).metadata[METADATA]["seed"] for name in graded_students]
     assert len(set(seeds)) == len(seeds)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -47,6 +49,7 @@ def save(submission: Submission, sanitized: NotebookNode | Exception, executed: 
     converter = _converter(submission)
     if submission.autograded.parent.exists():
         rmtree(submission.autograded.parent)
+    converter.coursedir.ignore = [*converter.coursedir.ignore, *_no_files(submission.folder)]
     converter.sanitize_preprocessors = [_in_place_of_the_notebook(sanitized)]
     converter.autograde_preprocessors = [
         _in_place_of_the_notebook(executed) if step == _EXECUTE else step for step in converter.autograde_preprocessors
@@ -76,6 +79,15 @@ class _Collect(logging.Handler):
         self._messages.append(self.format(record))
 
 
+def _no_files(folder: Path) -> list[str]:
+    """Patterns for what nbgrader must not copy beside the notebook: links, such as to the gradebook, and pipes."""
+    return [
+        glob.escape(path.name)
+        for path in folder.rglob("*")
+        if path.is_symlink() or not (path.is_file() or path.is_dir())
+    ]
+
+
 def _in_place_of_the_notebook(result: NotebookNode | Exception | None) -> Any:
     """A preprocessor that hands on what was made elsewhere."""
 
@@ -89,7 +101,7 @@ def _in_place_of_the_notebook(result: NotebookNode | Exception | None) -> Any:
 
 def _converter(submission: Submission) -> Autograde:
     config = Config(submission.course.config)
-    config.Exporter.optimized_validation = True  # once behind all preprocessors, not behind each
+    config.Exporter.optimistic_validation = True  # once behind all preprocessors, not behind each
     directory = submission.course.directory
     directory.assignment_id, directory.student_id = submission.chapter, submission.student
     converter = Autograde(coursedir=directory, config=config)
