@@ -337,7 +337,8 @@ def test_a_mistake_nobody_listed_still_gets_a_sentence(exercise_id, implementati
     assert named in judge_implementation(exercise_id, implementation, seed=3).misconceptions
 
 
-CONTEXT = "import torch\nclass Tools:\n    @staticmethod\n    def softmax(scores, axis):\n        return scores"
+IMPORTS = "import torch\nfrom helpers import portfolio"
+CONTEXT = f"{IMPORTS}\nclass Tools:\n    @staticmethod\n    def softmax(scores, axis):\n        return scores"
 
 
 @pytest.mark.parametrize(
@@ -349,6 +350,8 @@ CONTEXT = "import torch\nclass Tools:\n    @staticmethod\n    def softmax(scores
         ("from scipy.special import softmax", True),
         ("from helpers.checks.chapter_01_softmax import softmax", True),
         ("from helpers import portfolio\nsoftmax = portfolio.load('01_softmax', 'softmax')", True),
+        ("softmax = portfolio.load('01_softmax', 'softmax')", True),
+        (f"def softmax(s, axis=-1):\n    return s\nx{'.a' * 500}", False),
         ("def softmax(s, axis=-1):\n    return torch.tensor(s).softmax(axis).numpy()", True),
     ],
 )

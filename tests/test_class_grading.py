@@ -35,20 +35,10 @@ IMPATIENT = [*HONEST, *(name for name, submission in SUBMISSIONS.items() if subm
 SET_ASIDE = [name for name in CLASS if SUBMISSIONS[name].set_aside]
 GRADED = [name for name in CLASS if not SUBMISSIONS[name].set_aside]
 WAYS = ("stock", "run")
-STAND_IN = "`helpers.checks.source` does not see a stand-in of the portfolio whose import stands in another cell"
 #: nbgrader's own command copies these, and fails, before anything of ours has a say.
 LOST_BY_STOCK = {"links_to_nowhere", "pipe_beside_it"}
-#: What is known not to be as it should.
-OPEN = {"wrong_chapter": STAND_IN, "stand_in_of_the_portfolio": STAND_IN}
 
 pytestmark = pytest.mark.slow
-
-
-def or_open(names: list[str]) -> list[Any]:
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=OPEN[name], strict=True) if name in OPEN else ())
-        for name in names
-    ]
 
 
 # The class, and how it is graded
@@ -134,7 +124,7 @@ def contents(course: Course) -> dict[str, int]:
 # Everybody gets what they earned
 
 
-@pytest.mark.parametrize("name", or_open(CLASS))
+@pytest.mark.parametrize("name", CLASS)
 def test_every_submission_gets_the_points_it_earned(course: Course, name: str) -> None:
     if name in LOST_BY_STOCK and course.path.name == "stock":
         assert course.outcome(name) == (None, None, None)
@@ -176,9 +166,7 @@ def test_grades_can_be_exported(run_course: Course) -> None:
     with open(run_course.path / "grades.csv", encoding="utf-8", newline="") as file:
         scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
     expected = {name: sum(SUBMISSIONS[name].outcome) for name in GRADED if ANY not in SUBMISSIONS[name].outcome}
-    assert {name: scores[name] for name in set(expected) - set(OPEN)} == {
-        name: expected[name] for name in set(expected) - set(OPEN)
-    }
+    assert {name: scores[name] for name in expected} == {name: expected[name] for name in expected}
 
 
 # Answers that a person reads

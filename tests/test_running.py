@@ -25,7 +25,7 @@ from submissions.course import Course, environment, need_sandbox, nothing_left_r
 
 from helpers.grading import METADATA
 from helpers.grading.course import Submission, open_course
-from helpers.grading.running import is_graded
+from helpers.grading.records import is_graded
 
 NAMES = ("deleted_test", "everything_right", "kernel_killed", "nothing_written", "without_the_maximum")
 KILLS = 20

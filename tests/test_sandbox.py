@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import platform
 import re
 import subprocess
 import sys
@@ -31,7 +33,8 @@ from submissions.escapes import (
 )
 from traitlets.config import Config
 
-from helpers.grading import METADATA
+from helpers.grading import METADATA, seccomp
+from helpers.grading import sandbox as sandboxes
 from helpers.grading.executing import ExecuteSubmission, Job, execute
 from helpers.grading.sandbox import HOME, Limits, clean_environment, limit_resources, sandbox
 
@@ -297,3 +300,48 @@ def test_nbgrader_grades_without_a_sandbox_when_it_is_told_to(
     folder.nbgrader("autograde", CHAPTER, "--ExecuteSubmission.sandbox=False", env=without_bubblewrap)
     assert folder.outcome("everything_right") == ALL
     assert "Run without a sandbox: 1 submission." in folder.grading("report")
+
+
+# What others found
+
+
+def test_what_would_outlive_a_sandbox_or_hide_in_it_is_refused(run_cells: Callable[..., Ran]) -> None:
+    """Keys in a keyring, anonymous files and unattached memory: bubblewrap alone allows them all."""
+    if not seccomp.program():
+        pytest.skip("there is no filter of system calls for this processor")
+    _, numbers = seccomp._ARCHITECTURES[platform.machine()]
+    calls = {name: f"libc.syscall({number}, b'user', b'x', b'hello', 5, -4)" for name, number in numbers.items()}
+    tries = "\n".join(f"print({name!r}, {call}, ctypes.get_errno())" for name, call in calls.items())
+    ran = run_cells(f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n{tries}")
+    assert ran.printed.split("\n")[:-1] == [f"{name} -1 {errno.EPERM}" for name in calls]
+
+
+def test_a_process_with_an_odd_name_is_watched_like_any_other(run_cells: Callable[..., Ran]) -> None:
+    rename = r"import ctypes; ctypes.CDLL(None).prctl(15, b'a\x0bThreads:\t1', 0, 0, 0)"
+    grow = "block = bytearray(2_000_000_000)\nfor i in range(0, len(block), 4096): block[i] = 1\nprint('grown')"
+    ran = run_cells(f"{rename}\n{grow}", "print('next')")
+    assert "grown" not in ran.printed and "next" in ran.printed
+    assert "more than 1500 MB of memory" in ran.notes
+
+
+def test_memory_that_forked_processes_share_counts_once(run_cells: Callable[..., Ran]) -> None:
+    fork = "import os\nblock = bytearray(300_000_000)\nfor i in range(0, len(block), 4096): block[i] = 1"
+    wait = "children = []\nfor _ in range(7):\n    pid = os.fork()\n    if not pid:\n        time.sleep(3); os._exit(0)"
+    end = "    children.append(pid)\nfor pid in children: os.waitpid(pid, 0)\nprint(1)"
+    ran = run_cells(f"import time\n{fork}\n{wait}\n{end}")
+    assert (ran.printed, ran.notes) == ("1\n", "")
+
+
+def test_a_kernel_cannot_fill_a_notebook(run_cells: Callable[..., Ran]) -> None:
+    many = ["print('x' * 900_000)"] * 15
+    show = "from IPython.display import display\nfor _ in range(50): handle = display('a', display_id='one')"
+    update = "handle = display('b' * 5_000_000, display_id='one', update=True)"
+    ran = run_cells(*many, show, update)
+    assert 9_000_000 < len(ran.printed) < 11_000_000
+
+
+def test_what_cannot_be_watched_is_stopped(monkeypatch) -> None:
+    monkeypatch.setattr(sandboxes, "_excess", lambda *_: 1 / 0)
+    ran = run("import time\ntime.sleep(30)\nprint('slept')", warm=False)
+    assert "slept" not in ran.printed
+    assert "could not be watched" in ran.notes

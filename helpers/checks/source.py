@@ -19,6 +19,7 @@ _USUAL_ALIASES = {
     "scipy": "scipy",
 }
 
+_LONGEST_NAME = 20  # parts between dots
 _CALLS_OF_NOTEBOOKS = {"helpers.checks.check", "helpers.checks.grade"}
 
 
@@ -40,12 +41,10 @@ def library_calls(source: str, forbidden: tuple[str, ...], context: str = "") ->
     classes = _classes(source) | _classes(context)
     for node in ast.walk(tree):
         name = _dotted_name(node, aliases)
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
+        root, _ = _chain(node)
         if isinstance(root, ast.Name) and root.id in classes:
             continue
-        if name and (name in forbidden or (root.id in own and _hands_out_answers(name))):
+        if name and (name in forbidden or _hands_out_answers(name)):
             found[name] = None
         elif isinstance(node, ast.Attribute) and f".{node.attr}" in forbidden and _is_method_of_a_value(node, aliases):
             found[f"the method .{node.attr}"] = None
@@ -99,13 +98,19 @@ def _imports(source: str) -> dict[str, str]:
 
 
 def _dotted_name(node: ast.AST, aliases: dict[str, str]) -> str | None:
+    root, parts = _chain(node)
+    if not isinstance(root, ast.Name) or root.id not in aliases:
+        return None
+    return ".".join([aliases[root.id], *reversed(parts)])
+
+
+def _chain(node: ast.AST) -> tuple[ast.AST, list[str]]:
+    """What stands before the dots of `a.b.c`, and the names behind them, last first. No library's name is longer."""
     parts: list[str] = []
-    while isinstance(node, ast.Attribute):
+    while isinstance(node, ast.Attribute) and len(parts) < _LONGEST_NAME:
         parts.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name) or node.id not in aliases:
-        return None
-    return ".".join([aliases[node.id], *reversed(parts)])
+    return node, parts
 
 
 def _is_method_of_a_value(node: ast.Attribute, aliases: dict[str, str]) -> bool:

@@ -18,7 +18,7 @@ from nbgrader.utils import rmtree
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
-from helpers.grading.course import Submission
+from helpers.grading.course import Submission, other_entries
 
 LOG = logging.getLogger("helpers.grading")
 LOG.propagate = False  # what it says goes into each submission's log
@@ -81,11 +81,7 @@ class _Collect(logging.Handler):
 
 def _no_files(folder: Path) -> list[str]:
     """Patterns for what nbgrader must not copy beside the notebook: links, such as to the gradebook, and pipes."""
-    return [
-        glob.escape(path.name)
-        for path in folder.rglob("*")
-        if path.is_symlink() or not (path.is_file() or path.is_dir())
-    ]
+    return [glob.escape(path.name) for path in other_entries(folder)]
 
 
 def _in_place_of_the_notebook(result: NotebookNode | Exception | None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -88,6 +89,11 @@ class Submission:
         return digest_of(self.folder)
 
     @property
+    def has_usable_name(self) -> bool:
+        """Whether nbgrader can take the student's id: it reads * ? [ ] in one as a pattern for many."""
+        return not set("*?[]") & set(self.student)
+
+    @property
     def autograded(self) -> Path:
         """The executed and judged notebook; it is there only when the submission was graded."""
         return self.course.autograded / self.student / self.chapter / f"{self.chapter}.ipynb"
@@ -105,11 +111,41 @@ class Submission:
 def digest_of(folder: Path) -> str:
     """The SHA-256 of a submission: of all files in its folder, their names and contents. Links are not followed."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink() and ".ipynb_checkpoints" not in path.parts:
+    for path in plain_files(folder):
+        if ".ipynb_checkpoints" not in path.parts:
             digest.update(os.fsencode(path.relative_to(folder)) + f"\0{path.stat().st_size}\0".encode())
-            digest.update(path.read_bytes())
+            with contextlib.suppress(OSError):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def plain_files(folder: Path) -> list[Path]:
+    """All ordinary files in a folder and below it, in order; no links, no pipes, nothing that cannot be reached."""
+    return sorted(Path(entry) for entry in _entries(folder) if entry.is_file(follow_symlinks=False))
+
+
+def other_entries(folder: Path) -> list[Path]:
+    """What is in a folder and below it that is neither an ordinary file nor a folder: links, pipes and the like."""
+    return sorted(
+        Path(entry)
+        for entry in _entries(folder)
+        if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False)
+    )
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with contextlib.suppress(OSError):  # unreadable, or nested deeper than a path can be long
+            for entry in os.scandir(waiting.pop()):
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+
+
+def printable(text: str) -> str:
+    """Text from a submission in one line, without what would move a cursor or cannot be written."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def add_course_arguments(parser: argparse.ArgumentParser) -> None:

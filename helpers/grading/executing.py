@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import secrets
 import tempfile
 import threading
@@ -30,13 +31,15 @@ from helpers import WITHOUT_PICTURES
 from helpers.checks import OBSERVATIONS, SEED_VARIABLE
 from helpers.grading import METADATA
 from helpers.grading.cells import exercise_of
+from helpers.grading.course import plain_files, printable
 from helpers.grading.kernels import SandboxedKernelManager
 from helpers.grading.sandbox import Limits, SandboxError, sandbox, unavailable
 from helpers.grading.template import TemplateProcess, answers
 
-# What one cell may leave in the notebook, in characters: ordinary output, and what a test cell observed.
+# What may be left in the notebook, in characters: output of one cell, of all, and what all test cells observed.
 _MAX_OUTPUT = 1_000_000
-_MAX_OBSERVATIONS = 20_000_000
+_MAX_ALL_OUTPUT = 10_000_000
+_MAX_OBSERVATIONS = 30_000_000
 # What may lie beside a submitted notebook, in files and bytes; the rest is not there when it runs.
 _MAX_FILES = 100
 _MAX_FILE_BYTES = 50_000_000
@@ -57,6 +60,11 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     note: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    template: str = ""  # the address of one that somebody else looks after
+
+    @property
+    def uses_torch(self) -> bool:
+        return re.search(rb"\b(?:import|from) torch\b", self.notebook) is not None
 
 
 def execute(job: Job) -> bytes:
@@ -68,7 +76,7 @@ def execute(job: Job) -> bytes:
     settings = Config(job.settings)
     executing = ExecuteSubmission(config=settings)
     if executing.sandbox:
-        executing.template = _template()
+        executing.template = _template(job)
     notebook = nbformat.reads(job.notebook.decode(), as_version=4)
     resources = ResourcesDict(nbgrader={"student": job.owner, "notebook": job.name})
     began = time.monotonic()
@@ -120,6 +128,7 @@ class ExecuteSubmission(Execute):
         self._environment = {SEED_VARIABLE: str(seed), "PYTHONSAFEPATH": "1", "NBGRADER_EXECUTION": "autograde"}
         if not self.pictures:
             self._environment[WITHOUT_PICTURES] = "1"
+        self._all_output = self._all_observations = 0
         done: set[int] = set()
         for _ in range(self.max_restarts + 1):
             if self._run_rest(done, files):
@@ -132,6 +141,7 @@ class ExecuteSubmission(Execute):
         """Run the cells that are not `done` in a new kernel; False if one of them stopped it."""
         self.reset_execution_trackers()
         self._sizes: dict[int, int] = {}
+        self._bundles: dict[int, int] = {}
         self.extra_arguments = list(dict.fromkeys([*self.extra_arguments, *_ARGUMENTS]))
         with self._kernel(files):
             self.nb.metadata.language_info = self.wait_for_reply(self.kc.kernel_info())["content"]["language_info"]
@@ -208,20 +218,38 @@ class ExecuteSubmission(Execute):
     def output(
         self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
     ) -> NotebookNode | None:
-        """Take an output into the cell, up to a limit."""
+        """Take an output into the cell, up to a limit for the cell and one for the notebook."""
         content = msg["content"]
-        used = self._sizes.get(cell_index, 0)
-        if used > _MAX_OUTPUT:
-            return None
         if OBSERVATIONS in content.get("data", {}):
-            if len(repr(content)) > _MAX_OBSERVATIONS:
+            if not self._takes_observations(cell_index, len(repr(content))):
                 return None
-        else:
-            self._sizes[cell_index] = used + len(repr(content))
-        if self._sizes.get(cell_index, 0) > _MAX_OUTPUT:
-            outs.append(new_output("stream", name="stdout", text="\n... more than a cell may print\n"))
+        elif not self._takes_output(outs, cell_index, len(repr(content))):
             return None
         return super().output(outs, msg, display_id, cell_index)
+
+    def _takes_observations(self, cell_index: int, size: int) -> bool:
+        self._bundles[cell_index] = self._bundles.get(cell_index, 0) + 1
+        self._all_observations += size
+        return (
+            exercise_of(self.nb.cells[cell_index]) is not None
+            and self._bundles[cell_index] <= 2  # a second one is not judged, but said
+            and self._all_observations <= _MAX_OBSERVATIONS
+        )
+
+    def _takes_output(self, outs: list[NotebookNode], cell_index: int, size: int) -> bool:
+        used = self._sizes.get(cell_index, 0)
+        if used > _MAX_OUTPUT:
+            return False
+        self._sizes[cell_index] = used + size
+        self._all_output += size
+        if self._sizes[cell_index] > _MAX_OUTPUT or self._all_output > _MAX_ALL_OUTPUT:
+            self._sizes[cell_index] = _MAX_OUTPUT + 1
+            outs.append(new_output("stream", name="stdout", text="\n... more than a cell may print\n"))
+            return False
+        return True
+
+    def _update_display_id(self, display_id: str, msg: dict[str, Any]) -> None:
+        """Leave outputs as they were shown first: one small message could change hundreds of them."""
 
 
 def files_beside(*folders: Path) -> tuple[dict[str, bytes], str]:
@@ -231,13 +259,13 @@ def files_beside(*folders: Path) -> tuple[dict[str, bytes], str]:
     """
     files, size = {}, 0
     for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.suffix == ".ipynb" or path.is_symlink() or not path.is_file():
+        for path in plain_files(folder):
+            if path.suffix == ".ipynb":
                 continue
             size += path.stat().st_size
             if size > _MAX_FILE_BYTES or len(files) == _MAX_FILES:
                 return files, "Some of the files beside the notebook were left out: they are too many or too large."
-            files[str(path.relative_to(folder))] = path.read_bytes()
+            files[printable(str(path.relative_to(folder)))] = path.read_bytes()
     return files, ""
 
 
@@ -250,23 +278,16 @@ def _unpacked(folder: Path, files: Mapping[str, bytes]) -> str:
 
 
 _lock = threading.Lock()
-_shared_template = ""
-_own_template: TemplateProcess | None = None
+_own_templates: dict[bool, TemplateProcess] = {}
 
 
-def use_template(address: str) -> None:
-    """Let this process fork its kernels from a template that another one looks after."""
-    global _shared_template
-    _shared_template = address
-
-
-def _template() -> str:
-    """The address of a template: the shared one, else this process's own, started when it is needed first."""
-    global _own_template
-    if _shared_template and answers(_shared_template):
-        return _shared_template
+def _template(job: Job) -> str:
+    """The address of a template: the job's, else one of this process's own, started when it is needed first."""
+    if job.template and answers(job.template):
+        return job.template
     with _lock:
-        if _own_template is None or not _own_template.is_alive:
-            _own_template = TemplateProcess()
-            atexit.register(_own_template.close)
-        return _own_template.address
+        own = _own_templates.get(job.uses_torch)
+        if own is None or not own.is_alive:
+            own = _own_templates[job.uses_torch] = TemplateProcess(job.uses_torch)
+            atexit.register(own.close)
+        return own.address

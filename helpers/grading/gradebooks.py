@@ -11,7 +11,7 @@ from unittest import mock
 
 import nbgrader.api
 from nbgrader.api import Gradebook, MissingEntry
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from helpers.grading.course import Course, GradingError, Submission
 from helpers.grading.release import ReleaseError, released_files
@@ -39,6 +39,10 @@ def opened(course: Course) -> Iterator[Gradebook]:
     """The course's gradebook. GradingError if it cannot be opened."""
     try:
         gradebook = Gradebook(course.db_url, course.directory.course_id)
+    except OperationalError as error:
+        if "locked" in str(error):
+            raise GradingError("Another program is using the gradebook. Wait for it, then run again.") from None
+        raise GradingError(f"The gradebook cannot be opened ({error}). Is --db right? See GRADING.md.") from None
     except (SQLAlchemyError, ImportError, ValueError) as error:  # ImportError: the database's driver is missing
         raise GradingError(f"The gradebook cannot be opened ({error}). Is --db right? See GRADING.md.") from None
     with gradebook:

@@ -15,7 +15,8 @@ from nbconvert.exporters import NotebookExporter
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4.rwbase import rejoin_lines
 
-_MAX_BYTES = 100_000_000
+_MAX_BYTES = 40_000_000
+_MAX_OLD_BYTES = 4_000_000
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its beginning
@@ -40,10 +41,12 @@ def read_notebook(content: bytes) -> NotebookNode:
             data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", errors="replace"))
     except (ValueError, RecursionError) as error:
         raise UnreadableNotebook(_why_not_json(content, error)) from None
+    if isinstance(data, dict) and data.get("nbformat") in (1, 2, 3) and len(content) > _MAX_OLD_BYTES:
+        raise UnreadableNotebook(f"it is in an old format and has more than {_MAX_OLD_BYTES // 1_000_000} MB")
     if not isinstance(data, dict) or not isinstance(data.get("nbformat"), int):
         raise UnreadableNotebook("it is a JSON file, but not a notebook")
     try:
-        notebook = nbformat.from_dict(data) if data["nbformat"] >= 4 else _converted(data)
+        notebook = nbformat.from_dict(_without_ballast(data)) if data["nbformat"] >= 4 else _converted(data)
     except Exception as error:  # conversion raises whatever the odd content leads it to
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise UnreadableNotebook(f"its version of the format cannot be converted ({reason})") from None
@@ -111,6 +114,29 @@ def _why_not_json(content: bytes, error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON ({error.msg} in line {error.lineno} of {len(error.doc.splitlines())})"
     return f"it cannot be decoded ({type(error).__name__})"
+
+
+def _without_ballast(data: dict[str, Any]) -> dict[str, Any]:
+    """The notebook without outputs and without metadata but nbgrader's and the kernel's: nothing else is graded.
+
+    Before it becomes a notebook: a megabyte of metadata can hold a million objects.
+    """
+    metadata, cells = data.get("metadata"), data.get("cells")
+    kernel = metadata.get("kernelspec") if isinstance(metadata, dict) else None
+    slim = {**data, "metadata": {"kernelspec": kernel} if isinstance(kernel, dict) else {}}
+    if isinstance(cells, list):
+        slim["cells"] = [_slim_cell(cell) if isinstance(cell, dict) else cell for cell in cells]
+    return {name: slim[name] for name in ("nbformat", "nbformat_minor", "metadata", "cells") if name in slim}
+
+
+def _slim_cell(cell: dict[str, Any]) -> dict[str, Any]:
+    metadata = cell.get("metadata")
+    marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    slim = {name: cell[name] for name in ("id", "cell_type", "source", "attachments") if name in cell}
+    if isinstance(marks, dict):
+        marks = {name: value for name, value in marks.items() if not isinstance(value, dict | list)}
+    slim["metadata"] = {} if marks is None else {"nbgrader": marks}
+    return slim | ({"outputs": [], "execution_count": None} if cell.get("cell_type") == "code" else {})
 
 
 def _converted(data: dict[str, Any]) -> NotebookNode:

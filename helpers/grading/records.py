@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.grading import METADATA
-from helpers.grading.course import Submission
+from helpers.grading.course import Submission, printable
 
 GRADED, SET_ASIDE, AGAIN = "graded", "set aside", "to be graded again"
 
@@ -49,7 +49,8 @@ def read_record(submission: Submission) -> Record | None:
 
 def is_graded(submission: Submission) -> bool:
     """Whether its graded notebook was made from what now lies in submitted/."""
-    record, digest = read_record(submission), submission.digest()
+    record = read_record(submission)
+    digest = submission.digest()
     if record and record.submission == digest:  # quicker to read than the notebook
         return record.state == GRADED and submission.autograded.exists()
     about = grading_of(submission)
@@ -75,14 +76,15 @@ def write_log(submission: Submission, lines: list[str], after_what_is_there: boo
     earlier = ""
     if after_what_is_there and submission.log.exists():
         earlier = submission.log.read_text(encoding="utf-8")
-    write_whole(submission.log, earlier + "".join(f"{line}\n" for line in lines))
+    readable = (printable(part) for line in lines for part in line.splitlines() or [""])
+    write_whole(submission.log, earlier + "".join(f"{line}\n" for line in readable))
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a whole file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8", errors="replace")
     os.replace(unfinished, path)
 
 

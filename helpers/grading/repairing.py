@@ -19,7 +19,7 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from helpers.grading import METADATA
-from helpers.grading.course import digest_of
+from helpers.grading.course import digest_of, other_entries, printable
 from helpers.grading.reading import made_valid
 from helpers.notebooks import CHECK, defines
 
@@ -110,12 +110,14 @@ class RepairSubmission(NbGraderPreprocessor):
     def _without_links(self, folder: Path, about: Mapping[str, str]) -> list[dict[str, str]]:
         """Remove what nbgrader copied by way of links, such as the gradebook; returns a note for each."""
         notes = []
-        for link in sorted(path for path in folder.rglob("*") if path.is_symlink()):
-            name = str(link.relative_to(folder))
+        for link in other_entries(folder):
+            name = link.relative_to(folder)
             if self.parent and self.parent.parent:
                 place = self.parent.parent._format_dest(about["assignment"], about["student"])
                 Path(place, name).unlink(missing_ok=True)
-            notes.append({"cell": "", "text": f"The file `{name}` is a link to another file; it was left out."})
+            notes.append(
+                {"cell": "", "text": f"`{printable(str(name))}` is a link or no ordinary file; it was left out."}
+            )
         return notes
 
 
@@ -167,7 +169,7 @@ class Repaired:
         ]
 
     def note(self, name: str, text: str) -> None:
-        self.notes.append({"cell": name, "text": text[0].upper() + text[1:]})
+        self.notes.append({"cell": name, "text": printable(text[0].upper() + text[1:])})
 
     def insert(self, place: int, cell: NotebookNode) -> None:
         cell.id = _unused_id(cell.id, {other.id for other in self.cells})

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from helpers.grading import METADATA
 from helpers.grading.converting import log_into, repaired, save
-from helpers.grading.course import Course, GradingError, Submission, check_chapters, open_course
+from helpers.grading.course import Course, GradingError, Submission, check_chapters, open_course, printable
 from helpers.grading.executing import ExecuteSubmission, Job, files_beside
 from helpers.grading.gradebooks import enter_assignments, keep_reviews, known_submissions, marks_of, one_engine
 from helpers.grading.records import AGAIN, GRADED, SET_ASIDE, Record, is_graded, now, write_log, write_record
@@ -47,6 +47,7 @@ class _Task:
     sanitized: NotebookNode | Exception
     messages: list[str]
     seconds: float
+    digest: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +175,10 @@ def _graded(waiting: list[Submission], workers: Local | Cluster) -> Iterator[Rec
     with tqdm(total=len(waiting), unit="notebook", desc="Grading") as bar:
         while True:
             while len(running) < workers.ahead and not suspects and (submission := next(left, None)):
+                if not submission.has_usable_name:
+                    yield _unusable(submission)
+                    bar.update()
+                    continue
                 task = _begun(submission)
                 if isinstance(task.sanitized, Exception):
                     yield _saved(task, None, "")
@@ -228,16 +233,17 @@ def _patience(submission: Submission) -> float:
 def _begun(submission: Submission) -> _Task:
     messages: list[str] = []
     began = time.monotonic()
+    digest = submission.digest()  # before it is read: what is handed in meanwhile is graded by the next run
     with log_into(messages):
         try:
             sanitized = repaired(submission) if submission.notebook.exists() else _missing(submission)
         except Exception as error:  # a notebook that nothing can be made of
             sanitized = error
-    return _Task(submission, sanitized, messages, time.monotonic() - began)
+    return _Task(submission, sanitized, messages, time.monotonic() - began, digest)
 
 
 def _missing(submission: Submission) -> NotebookNode:
-    found = sorted(path.name for path in submission.folder.iterdir())
+    found = sorted(printable(path.name) for path in submission.folder.iterdir())
     raise FileNotFoundError(
         f"there is no {submission.notebook.name} in its folder"
         + (f", only {', '.join(found[:5])}" if found else ", which is empty")
@@ -261,7 +267,7 @@ def _finished(task: _Task, future: Future[bytes]) -> Record:
     try:
         executed, problem = nbformat.reads(future.result().decode(), as_version=4), ""
     except Exception as error:  # of the sandbox, or of the cluster
-        executed, problem = None, f"it could not be executed: {error}"
+        executed, problem = None, f"it could not be executed: {printable(str(error))}"
     return _saved(task, executed, problem)
 
 
@@ -278,7 +284,9 @@ def _saved(task: _Task, executed: NotebookNode | None, problem: str) -> Record:
         try:
             save(submission, failure or task.sanitized, executed)
             keep_reviews(submission, before)
-        except NbGraderException:
+        except Exception as error:  # NbGraderException, or whatever odd files beside the notebook lead it to
+            if not isinstance(error, NbGraderException):
+                messages.append(f"{type(error).__name__}: {error}")
             problem = problem or "nbgrader could not save it; see its log"
     about = executed.metadata.get(METADATA, {}) if executed else {}
     record = Record(
@@ -290,7 +298,7 @@ def _saved(task: _Task, executed: NotebookNode | None, problem: str) -> Record:
         executing=about.get("seconds", 0.0),
         saving=round(task.seconds + time.monotonic() - began, 2),
         notes=[note["text"] for note in about.get("notes", [])],
-        submission=submission.digest(),
+        submission=task.digest,
         finished=now(),
     )
     said = [] if failure else messages  # of a failure that it was handed nbgrader only repeats the words
@@ -299,8 +307,17 @@ def _saved(task: _Task, executed: NotebookNode | None, problem: str) -> Record:
     return record
 
 
+def _unusable(submission: Submission) -> Record:
+    """The record of a student whose id nbgrader would take for a pattern of ids."""
+    reason = "nbgrader cannot take an id with one of * ? [ ] in it; rename the folder"
+    record = Record(submission.student, submission.chapter, SET_ASIDE, reason, finished=now())
+    write_log(submission, [_summary(record)])
+    write_record(submission, record)
+    return record
+
+
 def _in_words(error: Exception) -> str:
-    return str(error).removeprefix("Set aside: ") or type(error).__name__
+    return printable(str(error).removeprefix("Set aside: ")) or type(error).__name__
 
 
 def _summary(record: Record) -> str:

@@ -24,10 +24,11 @@ from pathlib import Path
 import psutil
 
 import helpers
+from helpers.grading import seccomp
 
 #: The private folder in the sandbox, and in it the submission's own.
 HOME = "/home/learner"
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = ("alternatives", "fonts", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 _MEGABYTE = 1_000_000
 _LOOK_EVERY = 0.2  # seconds
@@ -57,6 +58,9 @@ def unavailable() -> str:
         return "Student code runs in a sandbox only on Linux. Grade on Linux, or in a container or virtual machine."
     if not shutil.which("bwrap"):
         return "bubblewrap is missing. On Debian and Ubuntu: sudo apt-get install bubblewrap."
+    exposed = _exposed()
+    if exposed:
+        return f"The course lies in {exposed}, which programs in the sandbox can read. Move it, for example to a home."
     done = subprocess.run(
         [*_walls(), "--", "/usr/bin/env", "true"], capture_output=True, text=True, timeout=60, env=clean_environment({})
     )
@@ -94,6 +98,7 @@ class Sandbox:
         self.working_folder = f"{HOME}/{name}"
         self.environment = clean_environment(environment)
         self._inputs = _written(place / "inputs", files)
+        self._filter = _readable(place / "filter", seccomp.program())
         self._watched: list[int] = []
         self._watch: threading.Thread | None = None
         self._closed = threading.Event()
@@ -107,13 +112,16 @@ class Sandbox:
         for path, descriptor in self._inputs.items():
             walls += ["--file", str(descriptor), f"{self.working_folder}/{path}"]
         walls += ["--bind", shared, shared, "--chdir", self.working_folder, "--remount-ro", "/"]
-        walls += ["--info-fd", str(info)] if info is not None else []
+        if info is not None:  # nothing of a student runs beside it: a process that joins brings its own filter
+            walls += ["--info-fd", str(info)]
+        elif seccomp.program():
+            walls += ["--seccomp", str(self._filter)]
         return [*walls, "--", *command]
 
     @property
     def descriptors(self) -> list[int]:
         """What bubblewrap has to inherit."""
-        return list(self._inputs.values())
+        return [*self._inputs.values(), self._filter]
 
     def hold(self) -> int:
         """Set the sandbox up with nothing in it; returns the process whose namespaces another one may join."""
@@ -147,7 +155,10 @@ class Sandbox:
     def _keep_watch(self, process: int, stop: Callable[[], None]) -> None:
         roots = [process, *([self._holder.pid] if self._holder else [])]
         while not self._closed.wait(_LOOK_EVERY):
-            self.excess = _excess(roots, self.folder, self.limits)
+            try:
+                self.excess = _excess(roots, self.folder, self.limits)
+            except Exception as error:  # what cannot be watched must not run
+                self.excess = f"it could not be watched ({type(error).__name__})"
             if self.excess:
                 self._end_holder()
                 stop()
@@ -166,7 +177,6 @@ class Sandbox:
             self._holder.communicate()
         for descriptor in self.descriptors:
             os.close(descriptor)
-        self._inputs = {}
 
 
 def limit_resources(limits: Limits) -> None:
@@ -185,29 +195,45 @@ def limit_resources(limits: Limits) -> None:
 
 def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
     """What these processes and their descendants use too much of, in words, or ""."""
-    memory = processes = threads = 0
-    for root in roots:
-        with contextlib.suppress(psutil.Error):
-            top = psutil.Process(root)
-            for process in (top, *top.children(recursive=True)):
-                with contextlib.suppress(psutil.Error, OSError):
-                    memory += _memory(process.pid)
-                    processes += 1
-                    threads += process.num_threads()
-    if processes > limits.processes or threads > limits.threads:
+    found = {process.pid for root in roots for process in _family(root)}
+    states = [state for process in found if (state := _state(process))]
+    if len(states) > limits.processes or sum(state.get(b"Threads", 1) for state in states) > limits.threads:
         return f"it started more than {limits.processes} processes or {limits.threads} threads"
-    if memory > limits.memory:
+    kept = sum(state.get(name, 0) for state in states for name in (b"RssAnon", b"RssShmem", b"VmSwap"))
+    if 1024 * kept > limits.memory and 1024 * sum(map(_share, found)) > limits.memory:
         return f"it used more than {limits.memory // _MEGABYTE} MB of memory"
     if _size(folder) > limits.file_size:
         return "it filled the folder of its connection"
     return ""
 
 
-def _memory(process: int) -> int:
-    """What a process has of its own, and what it shares by intent: all but the pages of files."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
-    fields = dict(line.split(":", 1) for line in status.splitlines())
-    return 1024 * sum(int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap"))
+def _family(root: int) -> list[psutil.Process]:
+    try:
+        top = psutil.Process(root)
+        return [top, *top.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _state(process: int) -> dict[bytes, int]:
+    """The numbers in a process's status. It is bytes: the process chooses its own name, with any characters in it."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_bytes().split(b"\n")
+    except OSError:
+        return {}
+    pairs = (line.split(b":", 1) for line in lines if b":" in line)
+    return {name: int(value.split()[0]) for name, value in pairs if value.split()[:1] and value.split()[0].isdigit()}
+
+
+def _share(process: int) -> int:
+    """kB that a process has of its own, with its share of what forked processes still have in common."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_bytes().split(b"\n")
+        pairs = dict(line.split(b":", 1) for line in lines[1:] if b":" in line)
+        return sum(int(pairs[name].split()[0]) for name in (b"Pss_Anon", b"Pss_Shmem", b"Swap"))
+    except (OSError, KeyError):  # not allowed, or an older kernel: count it all
+        state = _state(process)
+        return sum(state.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmSwap"))
 
 
 def _size(folder: Path) -> int:
@@ -227,10 +253,13 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> dict[str, int]:
     folder.mkdir()
     descriptors = {}
     for number, (path, content) in enumerate(files.items()):
-        copy = folder / str(number)
-        copy.write_bytes(content)
-        descriptors[path] = os.open(copy, os.O_RDONLY)
+        descriptors[path] = _readable(folder / str(number), content)
     return descriptors
+
+
+def _readable(path: Path, content: bytes) -> int:
+    path.write_bytes(content)
+    return os.open(path, os.O_RDONLY)
 
 
 def _walls() -> list[str]:
@@ -254,6 +283,15 @@ def _walls() -> list[str]:
     for path in _python():
         walls += ["--ro-bind", path, path]
     return [*walls, *_matplotlib_fonts()]
+
+
+def _exposed() -> str:
+    """The folder of the course, if it is inside one that the sandbox shows."""
+    shown = [path for path in (*_SYSTEM, *_python()) if os.path.isdir(path)]
+    for folder in (Path(helpers.__file__).resolve().parents[1], Path.cwd().resolve()):
+        if (folder / "nbgrader_config.py").exists() and any(folder.is_relative_to(path) for path in shown):
+            return str(folder)
+    return ""
 
 
 @functools.cache

@@ -23,25 +23,29 @@ import time
 from typing import Any, NoReturn
 
 from helpers.checks import registry
+from helpers.grading import seccomp
 from helpers.grading.sandbox import Limits, Sandbox, SandboxError, clean_environment, limit_resources
 
 # In force before anything is imported
 _SETTINGS = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-# What notebooks import, but nothing that needs a kernel to be there
+# What notebooks import, but nothing that needs a kernel to be there; and what those with PyTorch import beside
 _MODULES = (
-    "torch",
-    "torch._dynamo",  # torch imports it with the first optimizer
     "matplotlib.pyplot",
     "matplotlib.backends.backend_agg",
     "matplotlib.font_manager",
     "ipykernel.kernelapp",
     "ipykernel.zmqshell",
+    "helpers.checks.chapter_01_softmax",
     "helpers.environment",
     "helpers.heatmaps",
-    "helpers.models.language",
-    "helpers.models.training",
     "helpers.portfolio",
     "helpers.widgets",
+)
+_TORCH_MODULES = (
+    "torch",
+    "torch._dynamo",  # torch imports it with the first optimizer
+    "helpers.models.language",
+    "helpers.models.training",
 )
 _ANSWER_WITHIN = 120  # seconds; importing torch takes its time on a slow disk
 # Numbers of the Linux kernel: linux/sched.h, linux/prctl.h, linux/capability.h
@@ -51,15 +55,19 @@ _CAPABILITIES_3 = 0x20080522
 
 
 class TemplateProcess:
-    """Starts the process, with nothing of this one's environment. It ends with `close`, or with this process."""
+    """Starts the process, with nothing of this one's environment. It ends with `close`, or with this process.
 
-    def __init__(self) -> None:
+    Without PyTorch it is small, and forking it and its kernels costs half as much.
+    """
+
+    def __init__(self, with_torch: bool) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="template-")
         self.address = os.path.join(self._folder.name, "s")
         with socket.socket(socket.AF_UNIX) as listener:  # there at once: whoever connects waits for the imports
             listener.bind(self.address)
             listener.listen(64)
             command = [sys.executable, "-P", "-m", "helpers.grading.template", str(listener.fileno()), str(os.getpid())]
+            command += ["torch"] if with_torch else []
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -150,13 +158,13 @@ class WarmKernel:
     terminate = kill
 
 
-def _serve(descriptor: int, parent: int) -> None:
+def _serve(descriptor: int, parent: int, with_torch: bool) -> None:
     """The template's side: fork one kernel for every connection."""
     _die_with_parent()
     if os.getppid() != parent:  # it has died already
         return
     with socket.socket(fileno=descriptor) as listener:
-        _import_everything()
+        _import_everything(with_torch)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to wait for a kernel
         gc.collect()
@@ -172,12 +180,13 @@ def _serve(descriptor: int, parent: int) -> None:
                 connection.sendall(f"{pid}\n".encode())
 
 
-def _import_everything() -> None:
-    for module in _MODULES:
+def _import_everything(with_torch: bool) -> None:
+    for module in (*_MODULES, *(_TORCH_MODULES if with_torch else ())):
         importlib.import_module(module)
-    sys.modules["torch"].set_num_threads(1)
-    for name in registry.CHAPTERS:
-        registry.chapter(name)
+    if with_torch:
+        sys.modules["torch"].set_num_threads(1)
+        for name in registry.CHAPTERS:
+            registry.chapter(name)
 
 
 def _become_kernel(request: dict[str, Any]) -> NoReturn:
@@ -239,6 +248,7 @@ def _give_up_rights() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     _call("capset", header, nothing)
+    seccomp.apply()
 
 
 def _die_with_parent() -> None:
@@ -256,4 +266,4 @@ def _libc() -> ctypes.CDLL:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), int(sys.argv[2]))
+    _serve(int(sys.argv[1]), int(sys.argv[2]), with_torch="torch" in sys.argv[3:])

@@ -9,11 +9,12 @@ import os
 import signal
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import helpers
 from helpers.grading.course import GradingError
-from helpers.grading.executing import Job, execute, use_template
+from helpers.grading.executing import Job, execute
 from helpers.grading.sandbox import unavailable
 from helpers.grading.template import TemplateProcess
 
@@ -32,19 +33,22 @@ class Local:
         self._number = number
         self._way = "fork"  # while this process has one thread: what workers need is imported already
         self._pool: ProcessPoolExecutor | None = None
-        self._template: TemplateProcess | None = None
+        self._templates: dict[bool, TemplateProcess] = {}
 
     def submit(self, job: Job) -> Future[bytes]:
         """Execute a job. BrokenProcessPool, of the future or at once, when a worker was killed: then `renew`."""
         if self._pool is None:
-            self._template = TemplateProcess() if self._needs_template else None
             self._pool = ProcessPoolExecutor(
-                self._number,
-                mp_context=multiprocessing.get_context(self._way),
-                initializer=_begin_worker,
-                initargs=(self._template.address if self._template else "",),
+                self._number, mp_context=multiprocessing.get_context(self._way), initializer=_begin_worker
             )
-        return self._pool.submit(execute, job)
+        return self._pool.submit(execute, replace(job, template=self._template_for(job)))
+
+    def _template_for(self, job: Job) -> str:
+        if not self._needs_template:
+            return ""
+        if job.uses_torch not in self._templates:
+            self._templates[job.uses_torch] = TemplateProcess(job.uses_torch)
+        return self._templates[job.uses_torch].address
 
     def renew(self) -> None:
         """End all workers; new ones start with the next job."""
@@ -54,8 +58,8 @@ class Local:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.kill()
-        if self._template:
-            self._template.close()
+        while self._templates:
+            self._templates.popitem()[1].close()
 
     close = renew
 
@@ -112,11 +116,10 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def _begin_worker(template: str) -> None:
+def _begin_worker() -> None:
     """In a new worker: leave Ctrl-C to the parent, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    use_template(template)
 
 
 def _end_with_parent() -> None:
