@@ -6,6 +6,7 @@ import os
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, writes
 
+from helpers.grading import sandbox
 from helpers.grading.course import digest_of, other_entries, plain_files, printable
 from helpers.grading.reading import read_notebook
 from helpers.grading.records import write_whole
@@ -57,3 +58,13 @@ def test_links_and_pipes_are_no_plain_files(tmp_path):
     (tmp_path / "file").write_text("1")
     assert [path.name for path in plain_files(tmp_path)] == ["file"]
     assert [path.name for path in other_entries(tmp_path)] == ["link", "pipe"]
+
+
+def test_only_old_leavings_are_swept_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "short_folder", lambda: str(tmp_path))
+    for name in ("grading-old", "grading-new", "template-old", "somebody-old"):
+        (tmp_path / name).mkdir()
+        if name.endswith("old"):
+            os.utime(tmp_path / name, (1, 1))
+    sandbox.sweep()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["grading-new", "somebody-old"]

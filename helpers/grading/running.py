@@ -25,7 +25,7 @@ from helpers.grading.gradebooks import enter_assignments, keep_reviews, known_su
 from helpers.grading.records import AGAIN, GRADED, SET_ASIDE, Record, is_graded, now, write_log, write_record
 from helpers.grading.regrading import regrade
 from helpers.grading.release import scripts_on_path
-from helpers.grading.sandbox import unavailable
+from helpers.grading.sandbox import sweep, unavailable
 from helpers.grading.workers import Cluster, Local, usual_number
 
 HELP = """\
@@ -119,6 +119,7 @@ def _grade(course: Course, chapters: list[str], options: argparse.Namespace) -> 
         raise GradingError(f"{unavailable()} Or, for people you trust: --no-sandbox. Their code then has your rights.")
     if not needs_sandbox:
         print("Without a sandbox: what students wrote runs with your rights.")
+    sweep()
     waiting = _waiting(course, submissions, options.again)
     if not waiting:
         print("Nothing to grade: no submission is new or changed.")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _ETC = ("alternatives", "fonts", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd")
 _MEGABYTE = 1_000_000
 _LOOK_EVERY = 0.2  # seconds
+_DAY = 24 * 60 * 60
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def unavailable() -> str:
 @contextlib.contextmanager
 def sandbox(files: Mapping[str, bytes], name: str, limits: Limits, environment: Mapping[str, str]) -> Iterator[Sandbox]:
     """A sandbox with these files (relative paths) in its working folder `name`; all in it is killed at the end."""
-    place = tempfile.mkdtemp(prefix="grading-")
+    place = tempfile.mkdtemp(prefix="grading-", dir=short_folder())
     try:
         room = Sandbox(Path(place), files, name, limits, environment)
         try:
@@ -177,6 +179,22 @@ class Sandbox:
             self._holder.communicate()
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def short_folder() -> str:
+    """A folder for temporary files whose path leaves room for a socket's, which may have 107 bytes."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) < 60 else "/tmp"
+
+
+def sweep() -> None:
+    """Remove what runs that were killed have left behind among the temporary files, once it is a day old."""
+    for pattern in ("grading-*", "template-*"):
+        for folder in Path(short_folder()).glob(pattern):
+            with contextlib.suppress(OSError):
+                state = folder.lstat()
+                if state.st_uid == os.getuid() and time.time() - state.st_mtime > _DAY and not folder.is_symlink():
+                    subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
 def limit_resources(limits: Limits) -> None:

@@ -24,7 +24,14 @@ from typing import Any, NoReturn
 
 from helpers.checks import registry
 from helpers.grading import seccomp
-from helpers.grading.sandbox import Limits, Sandbox, SandboxError, clean_environment, limit_resources
+from helpers.grading.sandbox import (
+    Limits,
+    Sandbox,
+    SandboxError,
+    clean_environment,
+    limit_resources,
+    short_folder,
+)
 
 # In force before anything is imported
 _SETTINGS = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
@@ -61,7 +68,7 @@ class TemplateProcess:
     """
 
     def __init__(self, with_torch: bool) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="template-")
+        self._folder = tempfile.TemporaryDirectory(prefix="template-", dir=short_folder())
         self.address = os.path.join(self._folder.name, "s")
         with socket.socket(socket.AF_UNIX) as listener:  # there at once: whoever connects waits for the imports
             listener.bind(self.address)
