@@ -128,7 +128,7 @@ class ExecuteSubmission(Execute):
         self._environment = {SEED_VARIABLE: str(seed), "PYTHONSAFEPATH": "1", "NBGRADER_EXECUTION": "autograde"}
         if not self.pictures:
             self._environment[WITHOUT_PICTURES] = "1"
-        self._all_output = self._all_observations = 0
+        self._all_observations = 0
         done: set[int] = set()
         for _ in range(self.max_restarts + 1):
             if self._run_rest(done, files):
@@ -142,6 +142,7 @@ class ExecuteSubmission(Execute):
         self.reset_execution_trackers()
         self._sizes: dict[int, int] = {}
         self._bundles: dict[int, int] = {}
+        self._all_output = 0
         self.extra_arguments = list(dict.fromkeys([*self.extra_arguments, *_ARGUMENTS]))
         with self._kernel(files):
             self.nb.metadata.language_info = self.wait_for_reply(self.kc.kernel_info())["content"]["language_info"]
