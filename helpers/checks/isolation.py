@@ -204,7 +204,7 @@ def _run_here(work: Callable[[Send], None], seconds: float) -> Run:
             _thread.interrupt_main()
 
     timer = threading.Timer(seconds, interrupt)
-    with _printing_into(result), _replaced(builtins, "input", _no_input):
+    with _printing_into(result), _replaced(builtins, "input", _no_input), _interrupts_arrive():
         timer.start()
         try:
             work(lambda message: result.messages.append(json.loads(json.dumps(message))))
@@ -215,6 +215,21 @@ def _run_here(work: Callable[[Send], None], seconds: float) -> Run:
             over.set()
             timer.cancel()
     return result
+
+
+@contextlib.contextmanager
+def _interrupts_arrive() -> Iterator[None]:
+    """A process that was started in the background may ignore interrupts; here they must reach Python."""
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.getsignal(signal.SIGINT)
+    if not is_main or callable(previous):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
