@@ -76,6 +76,8 @@ class SubmissionExporter(NotebookExporter):
         self, file_stream: TextIO, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Convert an opened file. UnreadableNotebook names the student and says why."""
+        if not getattr(self.parent, "_sanitizing", True):  # nbgrader's second step: what the first one wrote
+            return super().from_file(file_stream, resources=resources, **kw)
         try:
             notebook = read_notebook(file_stream.buffer.read())
         except UnreadableNotebook as error:

@@ -115,9 +115,9 @@ class RepairSubmission(NbGraderPreprocessor):
             if self.parent and self.parent.parent:
                 place = self.parent.parent._format_dest(about["assignment"], about["student"])
                 Path(place, name).unlink(missing_ok=True)
-            notes.append(
-                {"cell": "", "text": f"`{printable(str(name))}` is a link or no ordinary file; it was left out."}
-            )
+            kind = "a link to another file" if link.is_symlink() else "no ordinary file"
+            text = f"The file `{printable(str(name))}` is {kind}; it was left out."
+            notes.append({"cell": "", "text": text})
         return notes
 
 

@@ -133,7 +133,7 @@ class Sandbox:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=[*self.descriptors, there],
+            pass_fds=[*self._inputs.values(), there],
             env=self.environment,
         )
         os.close(there)

@@ -213,7 +213,7 @@ def zeros_on_a_broken_disk(notebook, folder):
     return bytes(5_000)
 
 
-@set_aside("cannot be read, since it has more than 100 MB")
+@set_aside("cannot be read, since it has more than 40 MB")
 def larger_than_can_be_read(notebook, folder):
     with open(folder / NOTEBOOK, "wb") as file:
         file.truncate(100_000_001)
