@@ -341,8 +341,8 @@ def test_a_kernel_cannot_fill_a_notebook(run_cells: Callable[..., Ran]) -> None:
 
 
 def test_what_cannot_be_watched_is_stopped(monkeypatch) -> None:
-    looks = iter([""] * 15)  # then it raises, as soon as the kernel is up
+    looks = iter([""] * 75)  # then it raises, when the kernel has long been up
     monkeypatch.setattr(sandboxes, "_excess", lambda *_: next(looks))
-    ran = run("import time\ntime.sleep(30)\nprint('slept')", warm=False)
+    ran = run("import time\ntime.sleep(60)\nprint('slept')", warm=False, seconds=50)
     assert "slept" not in ran.printed
     assert "could not be watched" in ran.notes
