@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import platform
 import re
 import subprocess
@@ -35,8 +36,9 @@ from traitlets.config import Config
 
 from helpers.grading import METADATA, seccomp
 from helpers.grading import sandbox as sandboxes
+from helpers.grading.entering import start_module
 from helpers.grading.executing import ExecuteSubmission, Job, execute
-from helpers.grading.sandbox import HOME, Limits, clean_environment, limit_resources, sandbox
+from helpers.grading.sandbox import HOME, Limits, clean_environment, sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -225,14 +227,23 @@ def test_what_would_take_too_much_raises(run_cells: Callable[..., Ran], cell: st
 
 def test_time_in_the_processor_is_limited() -> None:
     with sandbox({}, "work", Limits(cpu_time=1), {}) as room:
-        done = subprocess.run(
-            room.command([sys.executable, "-c", "while True: pass"]),
-            env=room.environment,
-            pass_fds=room.descriptors,
-            preexec_fn=functools.partial(limit_resources, room.limits),
-            timeout=60,
-        )
-    assert done.returncode
+        program = start_module(room, "timeit", ["--number", "1", "while True: pass"])
+        assert program.wait(timeout=60)
+
+
+def test_processes_are_limited_also_while_nobody_looks(run_cells: Callable[..., Ran], monkeypatch) -> None:
+    monkeypatch.setattr(sandboxes, "_excess", lambda *_: "")
+    again = "import os, ctypes, time\nctypes.CDLL(None).setreuid(1000, 1000)"  # would be counted anew
+    fork = "if os.fork() == 0:\n            time.sleep(8); os._exit(0)\n        started += 1"
+    count = f"started = 0\ntry:\n    while started < 3000:\n        {fork}\nexcept OSError:\n    print('no more')"
+    ran = run_cells(f"{again}\n{count}\nprint(started)")
+    assert ran.printed.startswith("no more\n")
+    assert int(ran.printed.split()[-1]) < Limits().threads
+
+
+def test_nothing_is_written_where_only_the_sandbox_has_a_home(run_cells: Callable[..., Ran]) -> None:
+    run_cells("import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()")
+    assert not Path(HOME).exists()
 
 
 def test_output_is_limited(run_cells: Callable[..., Ran]) -> None:
@@ -341,8 +352,9 @@ def test_a_kernel_cannot_fill_a_notebook(run_cells: Callable[..., Ran]) -> None:
 
 
 def test_what_cannot_be_watched_is_stopped(monkeypatch) -> None:
-    looks = iter([""] * 75)  # then it raises, when the kernel has long been up
-    monkeypatch.setattr(sandboxes, "_excess", lambda *_: next(looks))
-    ran = run("import time\ntime.sleep(60)\nprint('slept')", warm=False, seconds=50)
-    assert "slept" not in ran.printed
-    assert "could not be watched" in ran.notes
+    looks = itertools.count()
+    # Once it breaks, when the kernel has long been up; the kernel after that is watched again.
+    monkeypatch.setattr(sandboxes, "_excess", lambda *_: "" if next(looks) != 75 else 1 / 0)
+    ran = run("import time\ntime.sleep(60)\nprint('slept')", "print('next')", warm=False, seconds=50)
+    assert ran.printed == "next\n"
+    assert "could not be watched (ZeroDivisionError)" in ran.notes

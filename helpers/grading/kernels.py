@@ -1,12 +1,11 @@
 """Kernels in a sandbox: what `ExecuteSubmission` starts in place of an ordinary one.
 
-A cold kernel is bubblewrap with ipykernel in it. A warm one is forked from a `template`, which has everything
-imported already, and joins a sandbox that bubblewrap has made: the same walls, in a tenth of the time.
+Each joins a sandbox that bubblewrap has made. A cold kernel is a new process; a warm one is forked from a `template`,
+which has everything imported already: the same walls, in a tenth of the time.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 from typing import Any
@@ -15,11 +14,11 @@ import zmq
 import zmq.asyncio
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.connect import KernelConnectionInfo
-from jupyter_client.launcher import launch_kernel
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from helpers.grading.sandbox import Sandbox, limit_resources
+from helpers.grading.entering import start_module
+from helpers.grading.sandbox import Sandbox
 from helpers.grading.template import WarmKernel, start_kernel
 
 # What may wait to be read from a kernel: bytes of one message, and messages.
@@ -68,17 +67,11 @@ class _SandboxProvisioner(LocalProvisioner):
     process: subprocess.Popen[bytes] | WarmKernel | None
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        module = cmd.index("-m") + 1
         if self.template:
-            self.process = start_kernel(self.template, self.sandbox, cmd)
+            self.process = start_kernel(self.template, self.sandbox, cmd[module + 1 :])
         else:
-            self.process = launch_kernel(
-                self.sandbox.command(cmd),
-                env=self.sandbox.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=self.sandbox.descriptors,
-                preexec_fn=functools.partial(limit_resources, self.sandbox.limits),
-            )
+            self.process = start_module(self.sandbox, cmd[module], cmd[module + 1 :])
         self.pid = self.process.pid
         self.cwd = os.getcwd()
         self.sandbox.watch(self.pid, self.process.kill)

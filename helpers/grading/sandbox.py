@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from pathlib import Path
 import psutil
 
 import helpers
-from helpers.grading import seccomp
 
 #: The private folder in the sandbox, and in it the submission's own.
 HOME = "/home/learner"
@@ -100,36 +98,21 @@ class Sandbox:
         self.working_folder = f"{HOME}/{name}"
         self.environment = clean_environment(environment)
         self._inputs = _written(place / "inputs", files)
-        self._filter = _readable(place / "filter", seccomp.program())
-        self._watched: list[int] = []
         self._watch: threading.Thread | None = None
         self._closed = threading.Event()
         self._holder: subprocess.Popen[bytes] | None = None
         self.excess = ""
 
-    def command(self, command: list[str], info: int | None = None) -> list[str]:
-        """bubblewrap's command line for this sandbox; it reads the submission's files from the descriptors `inputs`."""
-        shared = str(self.folder)
-        walls = [*_walls(), "--dir", self.working_folder]
-        for path, descriptor in self._inputs.items():
-            walls += ["--file", str(descriptor), f"{self.working_folder}/{path}"]
-        walls += ["--bind", shared, shared, "--chdir", self.working_folder, "--remount-ro", "/"]
-        if info is not None:  # nothing of a student runs beside it: a process that joins brings its own filter
-            walls += ["--info-fd", str(info)]
-        elif seccomp.program():
-            walls += ["--seccomp", str(self._filter)]
-        return [*walls, "--", *command]
-
-    @property
-    def descriptors(self) -> list[int]:
-        """What bubblewrap has to inherit."""
-        return [*self._inputs.values(), self._filter]
-
     def hold(self) -> int:
         """Set the sandbox up with nothing in it; returns the process whose namespaces another one may join."""
         here, there = os.pipe()
+        shared = str(self.folder)
+        walls = [*_walls(), *_open_to_all(), "--dir", self.working_folder]
+        for path, descriptor in self._inputs.items():
+            walls += ["--file", str(descriptor), f"{self.working_folder}/{path}"]
+        walls += ["--bind", shared, shared, "--remount-ro", "/", "--info-fd", str(there)]
         self._holder = subprocess.Popen(
-            self.command(["/usr/bin/env", "cat"], info=there),
+            [*walls, "--", "/usr/bin/env", "cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -155,7 +138,7 @@ class Sandbox:
         self._watch.start()
 
     def _keep_watch(self, process: int, stop: Callable[[], None]) -> None:
-        roots = [process, *([self._holder.pid] if self._holder else [])]
+        roots = [process, self._holder.pid]
         while not self._closed.wait(_LOOK_EVERY):
             try:
                 self.excess = _excess(roots, self.folder, self.limits)
@@ -177,7 +160,7 @@ class Sandbox:
         if self._holder:
             self._end_holder()
             self._holder.communicate()
-        for descriptor in self.descriptors:
+        for descriptor in self._inputs.values():
             os.close(descriptor)
 
 
@@ -195,20 +178,6 @@ def sweep() -> None:
                 state = folder.lstat()
                 if state.st_uid == os.getuid() and time.time() - state.st_mtime > _DAY and not folder.is_symlink():
                     subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
-
-
-def limit_resources(limits: Limits) -> None:
-    """Put this process, and all it will start, under limits that cannot be lifted again."""
-    for which, value in (
-        (resource.RLIMIT_AS, limits.address_space),
-        (resource.RLIMIT_CPU, limits.cpu_time),
-        (resource.RLIMIT_FSIZE, limits.file_size),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(which)
-        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (allowed, allowed))
-    os.nice(5)  # whoever watches comes first
 
 
 def _excess(roots: list[int], folder: Path, limits: Limits) -> str:
@@ -271,13 +240,10 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> dict[str, int]:
     folder.mkdir()
     descriptors = {}
     for number, (path, content) in enumerate(files.items()):
-        descriptors[path] = _readable(folder / str(number), content)
+        copy = folder / str(number)
+        copy.write_bytes(content)
+        descriptors[path] = os.open(copy, os.O_RDONLY)
     return descriptors
-
-
-def _readable(path: Path, content: bytes) -> int:
-    path.write_bytes(content)
-    return os.open(path, os.O_RDONLY)
 
 
 def _walls() -> list[str]:
@@ -285,8 +251,7 @@ def _walls() -> list[str]:
     limits = Limits()
     walls = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "grading"]
     walls += ["--disable-userns"] if "--disable-userns" in _abilities() else []
-    # A kernel that knows its parent would find it missing in its own namespace, and exit.
-    walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unsetenv", "JPY_PARENT_PID"]
+    walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     for path in _SYSTEM:
         if os.path.islink(path):
             walls += ["--symlink", os.readlink(path), path]
@@ -297,10 +262,20 @@ def _walls() -> list[str]:
     # Whoever grades as root would otherwise let settings of the machine be changed in /proc/sys.
     walls += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     walls += ["--size", str(limits.file_size), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    walls += ["--size", str(limits.files), "--tmpfs", "/tmp", "--size", str(limits.files), "--tmpfs", HOME]
+    for folder in ("/tmp", HOME):
+        walls += ["--size", str(limits.files), *_open_to_all(), "--tmpfs", folder]
     for path in _python():
         walls += ["--ro-bind", path, path]
-    return [*walls, *_matplotlib_fonts()]
+    for folder in (".cache", ".cache/matplotlib", ".config", ".config/matplotlib", ".ipython"):
+        walls += [*_open_to_all(), "--dir", f"{HOME}/{folder}"]
+    for fonts in font_lists():
+        walls += ["--ro-bind", str(fonts), f"{HOME}/.cache/matplotlib/{fonts.name}"]
+    return walls
+
+
+def _open_to_all() -> list[str]:
+    """Of the next folder. Programs that ask whether they may write ask for the user that they were started by."""
+    return ["--perms", "0777"] if "--perms" in _abilities() else []
 
 
 def _exposed() -> str:
@@ -327,12 +302,11 @@ def _python() -> list[str]:
 
 
 @functools.cache
-def _matplotlib_fonts() -> list[str]:
-    """Give the list of fonts along, which takes matplotlib seconds to make."""
+def font_lists() -> list[Path]:
+    """matplotlib's list of fonts, which takes it seconds to make."""
     import matplotlib
 
-    fonts = sorted(Path(matplotlib.get_cachedir()).glob("fontlist-*.json"))
-    return [part for font in fonts for part in ("--ro-bind", str(font), f"{HOME}/.cache/matplotlib/{font.name}")]
+    return sorted(Path(matplotlib.get_cachedir()).glob("fontlist-*.json"))
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:

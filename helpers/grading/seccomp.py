@@ -1,6 +1,7 @@
 """A filter of system calls: what would outlive a sandbox, or grow where nobody looks.
 
-Keyrings are a user's, not a sandbox's; anonymous files and System V memory are in no process's account.
+Keyrings are a user's, not a sandbox's; anonymous files and System V memory are in no process's account; and another
+user would be counted anew when processes are counted.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import platform
 import struct
 
 # Numbers of the Linux kernel: linux/audit.h, linux/seccomp.h, linux/filter.h, linux/prctl.h, asm/unistd.h
+_CALLS = ("add_key", "request_key", "keyctl", "memfd_create", "shmget", "setuid", "setreuid", "setresuid")
 _ARCHITECTURES = {
-    "x86_64": (0xC000003E, {"shmget": 29, "add_key": 248, "request_key": 249, "keyctl": 250, "memfd_create": 319}),
-    "aarch64": (0xC00000B7, {"shmget": 194, "add_key": 217, "request_key": 218, "keyctl": 219, "memfd_create": 279}),
+    "x86_64": (0xC000003E, dict(zip(_CALLS, (248, 249, 250, 319, 29, 105, 113, 117), strict=True))),
+    "aarch64": (0xC00000B7, dict(zip(_CALLS, (217, 218, 219, 279, 194, 146, 145, 147), strict=True))),
 }
 _ALLOW, _KILL, _NOT_PERMITTED = 0x7FFF0000, 0x80000000, 0x00050001
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER_OR_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -22,7 +24,7 @@ _PR_SET_SECCOMP, _FILTER = 22, 2
 
 
 def program() -> bytes:
-    """The filter as bubblewrap's --seccomp takes it; b"" on a processor that it was not written for."""
+    """The filter, as the kernel takes it; b"" on a processor that it was not written for."""
     if platform.machine() not in _ARCHITECTURES:
         return b""
     architecture, calls = _ARCHITECTURES[platform.machine()]

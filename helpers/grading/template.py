@@ -7,13 +7,13 @@ reads what it is to run. The template sits outside of all sandboxes, where nothi
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,13 +23,13 @@ import time
 from typing import Any, NoReturn
 
 from helpers.checks import registry
-from helpers.grading import seccomp
+from helpers.grading.entering import die_with_parent, enter
 from helpers.grading.sandbox import (
     Limits,
     Sandbox,
     SandboxError,
     clean_environment,
-    limit_resources,
+    font_lists,
     short_folder,
 )
 
@@ -55,10 +55,6 @@ _TORCH_MODULES = (
     "helpers.models.training",
 )
 _ANSWER_WITHIN = 120  # seconds; importing torch takes its time on a slow disk
-# Numbers of the Linux kernel: linux/sched.h, linux/prctl.h, linux/capability.h
-_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # user mnt pid net ipc uts
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 38, 24
-_CAPABILITIES_3 = 0x20080522
 
 
 class TemplateProcess:
@@ -70,6 +66,9 @@ class TemplateProcess:
     def __init__(self, with_torch: bool) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="template-", dir=short_folder())
         self.address = os.path.join(self._folder.name, "s")
+        for fonts in font_lists():
+            shutil.copy(fonts, self._folder.name)
+        own = {"HOME": self._folder.name, "MPLCONFIGDIR": self._folder.name}
         with socket.socket(socket.AF_UNIX) as listener:  # there at once: whoever connects waits for the imports
             listener.bind(self.address)
             listener.listen(64)
@@ -78,7 +77,7 @@ class TemplateProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                env=clean_environment(_SETTINGS),
+                env=clean_environment(_SETTINGS | own),
                 pass_fds=[listener.fileno()],
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
@@ -93,14 +92,14 @@ class TemplateProcess:
         self._folder.cleanup()
 
 
-def start_kernel(address: str, sandbox: Sandbox, command: list[str]) -> WarmKernel:
+def start_kernel(address: str, sandbox: Sandbox, arguments: list[str]) -> WarmKernel:
     """Fork a kernel from the template at an address into a sandbox. SandboxError if that fails.
 
-    `command` is the kernel's command line. Waits while the template is still importing.
+    `arguments` are the kernel's. Waits while the template is still importing.
     """
     request = {
         "holder": sandbox.hold(),
-        "arguments": command[command.index("-m") + 2 :],
+        "arguments": arguments,
         "environment": sandbox.environment,
         "folder": sandbox.working_folder,
         "limits": vars(sandbox.limits),
@@ -167,7 +166,7 @@ class WarmKernel:
 
 def _serve(descriptor: int, parent: int, with_torch: bool) -> None:
     """The template's side: fork one kernel for every connection."""
-    _die_with_parent()
+    die_with_parent()
     if os.getppid() != parent:  # it has died already
         return
     with socket.socket(fileno=descriptor) as listener:
@@ -197,26 +196,14 @@ def _import_everything(with_torch: bool) -> None:
 
 
 def _become_kernel(request: dict[str, Any]) -> NoReturn:
-    """In the forked process: go into the sandbox, give up all rights, and be an IPython kernel there."""
+    """In the forked process: be an IPython kernel in the sandbox."""
     try:
         os.setsid()
-        _die_with_parent()
-        _join(request["holder"])
-        inside = os.fork()  # a process enters a namespace of processes only by its children
-        if inside:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.closerange(0, 256)
-            os.waitpid(inside, 0)
-            os._exit(1)
-        _die_with_parent()
+        enter(request["holder"], Limits(**request["limits"]), request["folder"])
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _keep_no_files()
-        limit_resources(Limits(**request["limits"]))
-        _give_up_rights()
         os.environ.clear()
         os.environ.update(request["environment"])
-        os.chdir(request["folder"])
         _run_kernel(request["arguments"])
     finally:
         os._exit(1)
@@ -230,46 +217,6 @@ def _run_kernel(arguments: list[str]) -> None:
     np.random.seed()
     sys.argv = ["ipykernel_launcher", *arguments]
     IPKernelApp.launch_instance(arguments)
-
-
-def _join(process: int) -> None:
-    """Go into all namespaces of a process."""
-    handle = os.pidfd_open(process)
-    _call("setns", handle, _NAMESPACES)
-    os.close(handle)
-
-
-def _keep_no_files() -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):
-        os.dup2(null, stream)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-
-
-def _give_up_rights() -> None:
-    """Drop what joining a namespace of users gives: every capability, now and for all programs run later."""
-    for capability in range(64):
-        if _libc().prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
-            break
-    _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    _call("capset", header, nothing)
-    seccomp.apply()
-
-
-def _die_with_parent() -> None:
-    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _call(function: str, *arguments: Any) -> None:
-    if getattr(_libc(), function)(*arguments):
-        number = ctypes.get_errno()
-        raise OSError(number, f"{function}: {os.strerror(number)}")
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 if __name__ == "__main__":

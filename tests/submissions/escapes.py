@@ -94,8 +94,8 @@ def any_environment_():
             if read(path, secret.encode()): return path
         except OSError: pass
 def any_command_line_():
-    found = [read(path) for path in glob.glob("/proc/[0-9]*/cmdline")]
-    return [line for line in found if b"nbgrader" in line or b"helpers.grading" in line and b"template" not in line]
+    others = set(glob.glob("/proc/[0-9]*/cmdline")) - {f"/proc/{os.getpid()}/cmdline"}
+    return [line for line in map(read, others) if b"nbgrader" in line or b"helpers.grading" in line]
 def the_grader_(): return os.path.exists(f"/proc/{grader}") and read(f"/proc/{grader}/cmdline", b"pytest")
 def files_of_others_():
     seen = []
